@@ -13,7 +13,7 @@ use linux::host::Host;
 use settings::arguments::OptionPosition;
 use settings::cli;
 use settings::launchers::{FlagField, LauncherKind};
-use settings::{LayoutRule, Program, Settings, Source};
+use settings::{LayoutRule, Program, Settings};
 use text::lang::Text;
 
 /// The embedded profiles, by name.
@@ -78,7 +78,7 @@ impl LaunchCommand {
             _ => None,
         };
         match source {
-            Some(source @ Source::Profile { .. }) => format!(" ({source})"),
+            Some(source) if source.is_file() => format!(" ({source})"),
             _ => String::new(),
         }
     }

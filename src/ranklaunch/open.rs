@@ -230,7 +230,7 @@ fn unknown(rule: RetryRule, id: &str, source: &Source, catalogue: &Catalogue) ->
         RetryRule::Never | RetryRule::Ends => (Id::SettingsNoRetryOn, "no_retry_on"),
     };
     let place = match source {
-        Source::Profile { .. } => format!("{source}: {key}"),
+        _ if source.is_file() => format!("{source}: {key}"),
         _ => source.to_string(),
     };
     let rows = catalogue.rows().iter().map(|row| &*row.id);

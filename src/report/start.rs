@@ -107,10 +107,11 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
         let source = plan.decision(what).map(|decision| format!("[{}]", decision.source));
         rows.push([label.get(lang).to_owned(), value, source.unwrap_or_default()]);
     };
-    let profile = settings.profile.as_ref().map(|name| format!(" · {name}")).unwrap_or_default();
+    let files = settings.profile.iter().chain(settings.site.as_ref().map(|site| &site.file));
+    let files: String = files.map(|name| format!(" · {name}")).collect();
     let engine = plan.engine.to_string();
     let shown = if few { format!(" · {engine}") } else { String::new() };
-    let version = format!("{}{profile}{shown}", env!("CARGO_PKG_VERSION"));
+    let version = format!("{}{files}{shown}", env!("CARGO_PKG_VERSION"));
     row(text!("version", "版本"), version, "");
     if !few {
         row(text!("nodes", "节点数"), member.nnodes.to_string(), "nnodes");

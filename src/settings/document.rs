@@ -6,16 +6,18 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Source;
+use super::layer::FileLayer;
 use super::refuse::{suggest, usage};
 use text::lang::{Text, spaced};
 use text::letters::meant;
 use text::nearest::nearest;
 use text::text;
-use verdict::{Id, Refusal};
+use verdict::Refusal;
 
 /// A text and the name of its file, for lines and messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Document<'a> {
+    pub(super) layer: FileLayer,
     /// The name that is shown before `:line`.
     pub(super) file: &'a str,
     pub(super) text: &'a str,
@@ -45,7 +47,7 @@ impl<'a> Document<'a> {
                 ),
             };
             usage(
-                Id::SettingsProfile,
+                self.layer.id(),
                 text,
                 text!(
                     "write text in quotes and lists in [ ]; config/reference.toml shows every key",
@@ -77,7 +79,7 @@ impl<'a> Document<'a> {
     }
 
     pub(super) fn source(self, line: usize) -> Source {
-        Source::Profile { file: self.file.to_owned(), line }
+        self.layer.source(self.file, line)
     }
 
     /// The entries of a table in the order of the file.
@@ -113,7 +115,7 @@ impl<'a> Document<'a> {
             "{file}:{line}: {inside} has no key `{key}`",
             "{file}:{line}: {inside} 中没有键 `{key}`"
         );
-        usage(Id::SettingsProfile, text, hint)
+        usage(self.layer.id(), text, hint)
     }
 
     /// A refusal that names a line.
@@ -123,7 +125,7 @@ impl<'a> Document<'a> {
             format!("{file}:{line}: {}", problem.en),
             format!("{file}:{line}: {}", problem.zh),
         );
-        usage(Id::SettingsProfile, text, hint)
+        usage(self.layer.id(), text, hint)
     }
 
     /// The refusal of a value of the wrong TOML type.

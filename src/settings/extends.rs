@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use super::layer::FileLayer;
 use super::places::{self, FoundProfile};
 use super::profile::Profile;
 use super::refuse::usage;
@@ -36,7 +37,7 @@ fn whole(
     host: &Host,
     warnings: &mut Vec<Warning>,
 ) -> Result<Profile, Refusal> {
-    let mut profile = Profile::read(&found.file, &found.text)?;
+    let mut profile = Profile::read(FileLayer::Profile, &found.file, &found.text)?;
     resolve(&mut profile, found.folder.as_deref());
     let Some(asked) = profile.extends.clone() else { return Ok(profile) };
     above.push(found.identity());
@@ -57,7 +58,7 @@ fn whole(
 }
 
 /// Makes a relative working directory absolute by the folder of its profile.
-fn resolve(profile: &mut Profile, folder: Option<&Path>) {
+pub(super) fn resolve(profile: &mut Profile, folder: Option<&Path>) {
     let named = table::row("chdir").and_then(|row| profile.values.get_mut(row.name));
     if let (Some(named), Some(folder)) = (named, folder) {
         named.value = folder.join(&named.value).to_string_lossy().into_owned();

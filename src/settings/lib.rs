@@ -1,9 +1,9 @@
 //! Reads the user's settings: profile, environment and flags in one checked type.
 //!
-//! Takes the parsed command line, the environment and the profile; gives [`Settings`], in which
-//! every value has its [`Source`]. Order of strength: flag, `RANKLAUNCH_*`, profile; the
-//! platform, the node or a default fills the rest later. Reads only the profile, and tests
-//! whether the program is an executable. The settings are rows of [`table`].
+//! Takes the parsed command line, the environment, the profile and the platform's file below it; gives
+//! [`Settings`], in which every value has its [`Source`]. Order of strength: flag, `RANKLAUNCH_*`, profile,
+//! the platform's file; the platform, the node or a default fills the rest later. Reads only these two files,
+//! and tests whether the program is an executable. The settings are rows of [`table`].
 
 #![deny(unsafe_code)]
 
@@ -23,13 +23,18 @@ mod forms;
 pub mod fuzz;
 pub mod hostlist;
 pub mod launchers;
+mod layer;
+mod locks;
+mod min_version;
 mod places;
 mod platform;
 mod profile;
 mod program;
 mod refuse;
 mod rule;
+mod site;
 mod size_tables;
+mod stated;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -61,6 +66,8 @@ pub use types::*;
 
 pub use crate::engine::Engine;
 pub use rule::{Expects, Lines, Ranks, Reaction, Rule, Time};
+use site::Site;
+use stated::Candidate;
 pub use value::duration;
 use variables::OwnVariables;
 pub use variables::{GRACE_OF_A_POD, grace_in_container};
@@ -80,7 +87,9 @@ impl Settings {
         let mut warnings = Vec::new();
         let mut settings = defaults(host);
         let mut given = Given::new(options, host, &mut warnings);
-        settings.profile = given.load(host, embedded, &mut warnings)?;
+        settings.profile = given.load(host, embedded, Unnamed::Searched, &mut warnings)?;
+        settings.site = given.site_file();
+        settings.stated = given.unlocked(host)?;
         let rank = given.profile.as_ref().and_then(|profile| profile.values.get("node-rank"));
         warnings.extend(rank.map(refuse::rank_in_profile));
 
@@ -135,9 +144,10 @@ impl Settings {
             settings.layout.heads_table = profile.heads_table;
             settings.selects = profile.selects;
             settings.args_if = conditional;
-            settings.engine_args = profile.engine_args.unwrap_or_default();
-            settings.conda_roots = profile.conda_roots.unwrap_or_default();
-            settings.exit_codes = profile.exit_codes;
+            settings.engine_args = profile.engine_args.map(|words| words.value).unwrap_or_default();
+            settings.conda_roots = profile.conda_roots.map(|roots| roots.value).unwrap_or_default();
+            let codes = profile.exit_codes.into_iter();
+            settings.exit_codes = codes.map(|(verdict, code)| (verdict, code.value)).collect();
             settings.diagnose = profile.diagnose;
             settings.watch = profile.watch;
             settings.platform = profile.platform;
@@ -185,12 +195,10 @@ impl cli::Options {
         Some(deadline.value)
     }
 
-    /// The rows of `[[diagnose]]` of the named profile; empty if no profile is named.
+    /// The rows of `[[diagnose]]` of the platform's file and of the profile, if one is named.
     pub fn diagnose_rows(&self, host: &Host) -> Result<Vec<Sourced<Row>>, Refusal> {
         let mut given = Given::new(self, host, &mut Vec::new());
-        if given.value("profile")?.is_some() {
-            given.load(host, EMBEDDED, &mut Vec::new())?;
-        }
+        given.load(host, EMBEDDED, Unnamed::Nothing, &mut Vec::new())?;
         Ok(given.profile.map(|profile| profile.diagnose).unwrap_or_default())
     }
 }
@@ -281,7 +289,7 @@ impl Settings {
         let mut given = Given::new(options, host, &mut Vec::new());
         given.value("profile").ok()?;
         // An unreadable profile is skipped; usually the platform gives these values.
-        let _ = given.load(host, EMBEDDED, &mut Vec::new());
+        let _ = given.load(host, EMBEDDED, Unnamed::Searched, &mut Vec::new());
         let mut settings = defaults(host);
         for row in OF_MEETING.iter().copied().filter_map(row) {
             given.put(row, &mut settings).ok()?;
@@ -291,42 +299,122 @@ impl Settings {
     }
 }
 
-/// What the user gives: flags, variables and a profile.
+/// The profile to load if none is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unnamed {
+    /// The one in the usual folders.
+    Searched,
+    Nothing,
+}
+
+/// The layers that the platform and the user give: files, variables and flags.
 struct Given<'a> {
     options: &'a cli::Options,
     variables: OwnVariables,
+    /// The profile over the platform's file.
     profile: Option<Profile>,
+    /// The name of the platform's file.
+    site: Option<String>,
+    /// The keys of the platform's file, and those of the profile alone.
+    stated: [Vec<Candidate>; 2],
 }
 
 impl<'a> Given<'a> {
     fn new(options: &'a cli::Options, host: &Host, warnings: &mut Vec<Warning>) -> Given<'a> {
-        Given { options, variables: OwnVariables::read(host, warnings), profile: None }
+        let variables = OwnVariables::read(host, warnings);
+        Given { options, variables, profile: None, site: None, stated: Default::default() }
     }
 
-    /// Reads the profile that is asked for, or the default one; gives its name.
+    /// Reads the platform's file, and over it the profile that is asked for or found; gives the profile's name.
     fn load(
         &mut self,
         host: &Host,
         embedded: &[(&str, &str)],
+        unnamed: Unnamed,
         warnings: &mut Vec<Warning>,
     ) -> Result<Option<String>, Refusal> {
-        let found = extends::load(self.value("profile")?.as_ref(), host, embedded, warnings)?;
-        let (name, profile) = found.unzip();
-        self.profile = profile;
-        Ok(name)
+        let asked = self.value("profile")?;
+        if let Some(Site { name, profile }) = site::load(host, &self.variables, warnings)? {
+            self.site = Some(name);
+            self.stated[0] = profile.stated();
+            self.profile = Some(profile);
+        }
+        let found = match asked.is_some() || unnamed == Unnamed::Searched {
+            true => extends::load(asked.as_ref(), host, embedded, warnings)?,
+            false => None,
+        };
+        let Some((name, profile)) = found else { return Ok(None) };
+        self.stated[1] = profile.stated();
+        self.profile = Some(match self.profile.take() {
+            Some(site) => profile.over(site),
+            None => profile,
+        });
+        Ok(Some(name))
+    }
+
+    fn locked(&self) -> &[Sourced<String>] {
+        self.profile.as_ref().map_or(&[], |profile| &profile.locked)
+    }
+
+    fn site_file(&self) -> Option<SiteFile> {
+        let locked = self.locked().iter().map(|lock| lock.value.clone()).collect();
+        self.site.clone().map(|file| SiteFile { file, locked })
+    }
+
+    /// The keys of all layers.
+    ///
+    /// # Errors
+    /// A layer changes a key that the platform's file locks.
+    fn unlocked(&self, host: &Host) -> Result<Vec<Stated>, Refusal> {
+        let [of_site, of_profile] = &self.stated;
+        let typed = self.typed();
+        let locked = self.locked();
+        for of_tenant in [of_profile, &stated::of_container(locked, host), &typed] {
+            site::refuse_overrides(locked, of_site, of_tenant)?;
+        }
+        let of_files = self.profile.as_ref().map(Profile::stated).unwrap_or_default();
+        let is_locked = |key: &str| locked.iter().any(|lock| lock.value == key);
+        let all = stated::over(typed, of_files).into_iter().map(|one| one.stated);
+        Ok(all.map(|one| Stated { locked: is_locked(&one.key), ..one }).collect())
+    }
+
+    /// The keys that variables and flags set, weakest first.
+    fn typed(&self) -> Vec<Candidate> {
+        let mut all = Vec::new();
+        for row in TABLE {
+            match row.take {
+                Take::One(_) if row.table.is_some() => {
+                    let layers = [self.of_variable(row), self.of_flag(row)].into_iter().flatten();
+                    all.extend(layers.map(|one| {
+                        Candidate::of_row(row, one.value.to_string_lossy().trim(), &one.source)
+                    }));
+                }
+                Take::Entries(separators) => {
+                    let entries = self.entries(row, separators).into_iter();
+                    all.extend(
+                        entries.map(|one| Candidate::of_entry(row, &one.value, &one.source)),
+                    );
+                }
+                Take::One(_) | Take::Apart => {}
+            }
+        }
+        all
     }
 
     /// The flag, else the variable, unparsed.
     fn strongest(&self, row: &SettingRow) -> Option<Sourced<OsString>> {
-        let typed = row.flag.and_then(|flag| Some((*flag(self.options).last()?).to_owned()));
-        match typed {
-            Some(value) => Some(Sourced::new(value, Source::Flag(format!("--{}", row.name)))),
-            None => {
-                let name = row.variable()?;
-                let value = self.variables.get(&name)?.to_owned();
-                Some(Sourced::new(value, Source::Environment(name)))
-            }
-        }
+        self.of_flag(row).or_else(|| self.of_variable(row))
+    }
+
+    fn of_flag(&self, row: &SettingRow) -> Option<Sourced<OsString>> {
+        let typed = (*(row.flag?)(self.options).last()?).to_owned();
+        Some(Sourced::new(typed, Source::Flag(format!("--{}", row.name))))
+    }
+
+    fn of_variable(&self, row: &SettingRow) -> Option<Sourced<OsString>> {
+        let name = row.variable()?;
+        let value = self.variables.get(&name)?.to_owned();
+        Some(Sourced::new(value, Source::Environment(name)))
     }
 
     /// The strongest value of a setting as text.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
 
+use super::layer::{FileLayer, SITE_FILE, SITE_VARIABLE};
 use super::profile::Profile;
 use super::refuse::{quoted, usage};
 use super::{Source, Sourced};
@@ -59,7 +60,9 @@ pub(super) fn find(
 ) -> Result<Option<FoundProfile>, Refusal> {
     let Some(asked) = asked else {
         for (folder, place) in folders(host) {
-            if let Some(found) = open(host, &folder.join(UNNAMED), Some(place), warnings)? {
+            if let Some(found) =
+                open(host, &folder.join(UNNAMED), FileLayer::Profile, Some(place), warnings)?
+            {
                 return Ok(Some(found));
             }
         }
@@ -75,7 +78,7 @@ pub(super) fn find(
         in_folders(host, name).collect()
     };
     for (path, place) in &looked {
-        if let Some(found) = open(host, path, *place, warnings)? {
+        if let Some(found) = open(host, path, FileLayer::Profile, *place, warnings)? {
             return Ok(Some(found));
         }
     }
@@ -112,7 +115,7 @@ pub(super) fn find_base(
         beside.into_iter().chain(in_folders(host, name)).collect()
     };
     for (path, place) in &looked {
-        if let Some(found) = open(host, path, *place, warnings)? {
+        if let Some(found) = open(host, path, FileLayer::Profile, *place, warnings)? {
             let identity = found.identity();
             if !above.contains(&identity) {
                 return Ok(found);
@@ -189,9 +192,9 @@ impl KnownProfile {
             let is_ours = |path: &Path, text: &str| {
                 path.file_name().is_some_and(|name| name == UNNAMED) || Profile::has_values(text)
             };
-            for path in names {
+            for path in names.into_iter().filter(|path| *path != host.path(SITE_FILE)) {
                 // A file that somebody else can write is not found by its name.
-                let found = open(host, &path, Some(place), &mut Vec::new());
+                let found = open(host, &path, FileLayer::Profile, Some(place), &mut Vec::new());
                 let Ok(Some(found)) = found else { continue };
                 let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
                 let is_known = all.iter().any(|one| one.name == stem);
@@ -274,41 +277,39 @@ fn not_found(asked: &Sourced<String>, looked: &[PathBuf], warnings: &[Warning]) 
 }
 
 /// None: there is no such file, or it may be somebody else's and was only found, as `place` shows.
-fn open(
+pub(super) fn open(
     host: &Host,
     path: &Path,
+    layer: FileLayer,
     place: Option<Place>,
     warnings: &mut Vec<Warning>,
 ) -> Result<Option<FoundProfile>, Refusal> {
     let shown = path.display().to_string();
     let shown = shown.strip_prefix("./").unwrap_or(&shown).to_owned();
-    let unusable = |problem: Text| {
-        usage(
-            Id::SettingsProfile,
-            problem.about(&shown),
-            text!("name another profile with --profile", "请用 --profile 指定其他配置文件"),
-        )
-    };
+    let unusable = |problem: Text| usage(layer.id(), problem.about(&shown), layer.instead());
     host.at(path);
     // A file that is named may be a pipe: `--profile <(envsubst < job.toml)`.
-    let opened = match place {
-        Some(_) => regular_file::open(path).map(|(file, _)| file),
-        None => File::open(path),
+    let opened = match (layer, place) {
+        (FileLayer::Profile, None) => File::open(path),
+        _ => regular_file::open(path).map(|(file, _)| file),
     };
     let mut bytes = Vec::new();
     match opened {
         Ok(_) if path.is_dir() => return Ok(None),
         Ok(file) => {
             let doubt = place.filter(|_| host.is_live());
-            if let Some(warning) = doubt.and_then(|place| distrust(path, &file, place)) {
+            if let Some(warning) = doubt.and_then(|place| distrust(path, &file, layer, place)) {
                 warnings.push(warning);
                 return Ok(None);
             }
             let read = file.take(LARGEST + 1).read_to_end(&mut bytes);
             read.map_err(|error| unusable(cause(&error)))?;
         }
-        Err(_) if path.is_dir() => return Ok(None),
         Err(error) if is_absent(&error) => return Ok(None),
+        Err(_) if path.is_dir() => match layer {
+            FileLayer::Site => return Err(unusable(text!("it is a folder", "是一个目录"))),
+            FileLayer::Profile => return Ok(None),
+        },
         Err(error) => return Err(unusable(cause(&error))),
     }
     if bytes.len() as u64 > LARGEST {
@@ -335,7 +336,7 @@ fn is_absent(error: &std::io::Error) -> bool {
 
 /// Folders in which a profile is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// Beside the executable, and /etc/ranklaunch: the creator of the container or the node fills these.
     System,
     WorkingDirectory,
@@ -445,7 +446,7 @@ fn maps(uid_map: &str, uid: u32) -> bool {
 }
 
 /// The reason why this open file must not decide what is executed; None if it may.
-fn distrust(path: &Path, file: &File, place: Place) -> Option<Warning> {
+fn distrust(path: &Path, file: &File, layer: FileLayer, place: Place) -> Option<Warning> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let folder = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
@@ -459,10 +460,10 @@ fn distrust(path: &Path, file: &File, place: Place) -> Option<Warning> {
         true => folder.as_path(),
         false => path,
     };
-    Some(warning(path, of, doubt, us.uid))
+    Some(warning(path, of, layer, doubt, us.uid))
 }
 
-fn warning(path: &Path, of: &Path, doubt: Doubt, us: u32) -> Warning {
+fn warning(path: &Path, of: &Path, layer: FileLayer, doubt: Doubt, us: u32) -> Warning {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let (path, of, us) = (absolute.display(), of.display(), users::named(us));
     let Text { en, zh } = match doubt {
@@ -483,15 +484,20 @@ fn warning(path: &Path, of: &Path, doubt: Doubt, us: u32) -> Warning {
         Doubt::Group(_) => "chmod g-w",
         Doubt::Everybody => "chmod o-w",
     };
+    let name = match layer {
+        FileLayer::Site => format!("{}={path}", SITE_VARIABLE),
+        FileLayer::Profile => format!("--profile {path}"),
+    };
+    let Text { en: what, zh: which } = layer.noun();
     Warning::new(
         Id::SettingsProfileOwner,
         text!(
-            "the profile {path} was found but is not used: {of} {en}, and this is user {us}",
-            "找到了配置文件 {path}，但没有使用：{of} {zh}，而当前用户为 {us}"
+            "{what} {path} was found but is not used: {of} {en}, and this is user {us}",
+            "找到了{which} {path}，但没有使用：{of} {zh}，而当前用户为 {us}"
         ),
         text!(
-            "use it with --profile {path}, or let nobody else write it: {mend} {of}",
-            "若要使用，请写 --profile {path}；或使其他人无法写入：{mend} {of}"
+            "use it with {name}, or let nobody else write it: {mend} {of}",
+            "若要使用，请写 {name}；或使其他人无法写入：{mend} {of}"
         ),
     )
 }

@@ -3,8 +3,8 @@
 //! Scalars are converted back to text, so that profile, variable and flag share the parser of
 //! their row; lists and tables are checked here.
 //!
-//! [`Profile::over`] merges a profile with one that it extends: the values of the extending profile
-//! win. Single values, variables, severities, exit codes and rows of `[[diagnose]]` and `[[watch]]` are
+//! [`Profile::over`] merges a profile with one that it extends, and with the platform's file below both: the
+//! values of the upper one win. Single values, variables, severities, exit codes and rows of `[[diagnose]]` and `[[watch]]` are
 //! merged one by one; lists and tables (`engine_args`, `conda_roots`, `[[select]]`, `[layout.heads]`,
 //! `[platform]`) as a whole. `args` and `args_if` of a profile without a program are appended, as
 //! arguments after `--` are.
@@ -17,6 +17,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnose_rows;
 use super::document::{Document, Entry};
+use super::layer::FileLayer;
+use super::locks;
+use super::min_version;
 use super::platform;
 use super::size_tables::{args_if, heads_table, select, unshared};
 use super::table::is_variable_name;
@@ -31,6 +34,19 @@ use verdict::{Id, Refusal, Severity, Verdict};
 
 /// The key that names the profile that this one extends.
 pub(super) const EXTENDS: &str = "extends";
+
+/// The key with the keys that no other layer may change.
+pub(super) const LOCKED: &str = "locked";
+
+/// The key with the oldest version that reads the file.
+pub(super) const MIN_VERSION: &str = "min_version";
+
+/// The keys above the sections, each with the layer that alone has it.
+pub(super) const TOP: &[(&str, Option<FileLayer>)] =
+    &[(MIN_VERSION, None), (EXTENDS, Some(FileLayer::Profile)), (LOCKED, Some(FileLayer::Site))];
+
+/// Keys of `[job]` that say which program runs, so that they belong to the job and not to its platform.
+pub(super) const OF_PROGRAM: &[&str] = &["script", "module", "command", "args", "args_if"];
 
 /// The sections of a profile.
 pub(super) const SECTIONS: &[&str] = &[
@@ -48,6 +64,8 @@ pub(super) const JOB_KEYS: &[&str] =
 pub(super) struct Profile {
     /// The profile whose values apply where this one has none.
     pub(super) extends: Option<Sourced<String>>,
+    /// The keys that no other layer may change; only of the platform's file.
+    pub(super) locked: Vec<Sourced<String>>,
     /// Scalars of the table, by row name.
     pub(super) values: BTreeMap<&'static str, Sourced<String>>,
     /// Lists of the table, by row name.
@@ -55,13 +73,13 @@ pub(super) struct Profile {
     pub(super) program: Option<Sourced<ProfileProgram>>,
     pub(super) args: Vec<OsString>,
     pub(super) args_if: Vec<ArgumentsIf>,
-    pub(super) engine_args: Option<Vec<String>>,
-    pub(super) conda_roots: Option<Vec<PathBuf>>,
+    pub(super) engine_args: Option<Sourced<Vec<String>>>,
+    pub(super) conda_roots: Option<Sourced<Vec<PathBuf>>>,
     pub(super) heads_table: Option<HeadsTable>,
     pub(super) selects: Vec<Select>,
     pub(super) env: Vec<EnvSetting>,
     pub(super) severities: BTreeMap<Id, Sourced<Severity>>,
-    pub(super) exit_codes: BTreeMap<i32, i32>,
+    pub(super) exit_codes: BTreeMap<i32, Sourced<i32>>,
     pub(super) diagnose: Vec<Sourced<Row>>,
     pub(super) watch: Vec<Sourced<Rule>>,
     pub(super) platform: Option<Sourced<&'static Platform>>,
@@ -99,12 +117,24 @@ fn rows<'a, T>(
 }
 
 impl Profile {
-    pub(super) fn read(file: &str, text: &str) -> Result<Profile, Refusal> {
-        let document = Document { file, text };
+    pub(super) fn read(layer: FileLayer, file: &str, text: &str) -> Result<Profile, Refusal> {
+        let document = Document { layer, file, text };
         let root = document.parse()?;
+        let sections = document.entries(&root);
+        // Before the keys that this version does not know.
+        if let Some(entry) = sections.iter().find(|entry| entry.key == MIN_VERSION) {
+            min_version::refuse_newer(document, *entry)?;
+        }
         let mut profile = Profile::default();
-        for section in document.entries(&root) {
+        for section in sections {
+            if let Some((_, Some(only))) = TOP.iter().find(|(key, _)| *key == section.key)
+                && *only != layer
+            {
+                return Err(document.refuse_key(section, "the top level", only.has_it()));
+            }
             match section.key {
+                MIN_VERSION => {}
+                LOCKED => profile.locked = locks::read(document, section)?,
                 EXTENDS => {
                     let name = document.name_of(section)?;
                     profile.extends = Some(Sourced::new(name, document.source(section.line)));
@@ -130,7 +160,10 @@ impl Profile {
                     profile.watch = rows(document, section, row, |rule: &Rule| &rule.id)?;
                 }
                 key => {
-                    let known: Vec<String> = std::iter::once(EXTENDS.to_owned())
+                    let here = |only: &Option<FileLayer>| only.is_none_or(|only| only == layer);
+                    let top = TOP.iter().filter(|(_, only)| here(only));
+                    let known: Vec<String> = top
+                        .map(|(key, _)| (*key).to_owned())
                         .chain(SECTIONS.iter().map(|name| format!("[{name}]")))
                         .collect();
                     return Err(match home(key) {
@@ -150,6 +183,16 @@ impl Profile {
     fn job(&mut self, document: Document<'_>, table: &DeTable<'_>) -> Result<(), Refusal> {
         let mut args_line = None;
         for entry in document.entries(table) {
+            if document.layer == FileLayer::Site && OF_PROGRAM.contains(&entry.key) {
+                return Err(document.refuse_key(
+                    entry,
+                    "[job] of the platform's file",
+                    text!(
+                        "the job names its program; a profile such as /etc/ranklaunch/ranklaunch.toml can do it",
+                        "程序由任务指定；可写入配置文件，例如 /etc/ranklaunch/ranklaunch.toml"
+                    ),
+                ));
+            }
             let program = match entry.key {
                 "script" => ProfileProgram::Script(document.name_of(entry)?),
                 "module" => ProfileProgram::Module(document.name_of(entry)?),
@@ -176,12 +219,13 @@ impl Profile {
                     continue;
                 }
                 "engine_args" => {
-                    self.engine_args = Some(document.texts_of(entry)?);
+                    let words = document.texts_of(entry)?;
+                    self.engine_args = Some(Sourced::new(words, document.source(entry.line)));
                     continue;
                 }
                 "conda_roots" => {
-                    let roots = document.texts_of(entry)?.into_iter().map(PathBuf::from);
-                    self.conda_roots = Some(roots.collect());
+                    let roots = document.texts_of(entry)?.into_iter().map(PathBuf::from).collect();
+                    self.conda_roots = Some(Sourced::new(roots, document.source(entry.line)));
                     continue;
                 }
                 _ => {
@@ -355,7 +399,8 @@ impl Profile {
             let code = u8::try_from(document.number_of(entry)?).map_err(|_| {
                 document.wrong_type(entry, text!("an exit code from 0 to 255", "0 到 255 的退出码"))
             })?;
-            self.exit_codes.insert(verdict, i32::from(code));
+            let code = Sourced::new(i32::from(code), document.source(entry.line));
+            self.exit_codes.insert(verdict, code);
         }
         Ok(())
     }
@@ -394,6 +439,7 @@ impl Profile {
         // Every field by name, so that a new one does not compile without a decision here.
         Profile {
             extends: self.extends,
+            locked: base.locked,
             values: base.values,
             lists: base.lists,
             program: self.program.or(base.program),
@@ -419,7 +465,7 @@ impl Profile {
             DeValue::Array(rows) => !rows.is_empty(),
             _ => true,
         };
-        Profile::read("", text).is_ok()
+        Profile::read(FileLayer::Profile, "", text).is_ok()
             && DeTable::parse(text)
                 .is_ok_and(|root| root.get_ref().values().any(|one| is_given(one.get_ref())))
     }

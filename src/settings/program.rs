@@ -158,7 +158,7 @@ pub(super) fn conditional(
     let (Some(program), Some(profile)) = (program, profile) else {
         return ConditionalArguments::default();
     };
-    if !matches!(program.source, Source::Profile { .. }) {
+    if !program.source.is_file() {
         return ConditionalArguments::default();
     }
     let named = match (&program.value, profile.program.as_ref().map(|named| &named.value)) {

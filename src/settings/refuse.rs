@@ -33,7 +33,7 @@ pub(super) fn quoted(value: &OsStr) -> String {
 /// (wan22.toml:12)`.
 fn place(row: &SettingRow, source: &Source) -> String {
     match source {
-        Source::Profile { .. } => format!("{source}: {}", row.key()),
+        _ if source.is_file() => format!("{source}: {}", row.key()),
         _ => source.to_string(),
     }
 }
@@ -60,11 +60,11 @@ pub(super) fn not_allowed(row: &SettingRow, value: &OsStr, source: &Source) -> R
             "set {variable}={example}, or use {flag}, which overrides it",
             "请设置 {variable}={example}，或用优先级更高的 {flag}"
         ),
-        Source::Profile { .. } if row.flag.is_some() => text!(
+        _ if source.is_file() && row.flag.is_some() => text!(
             "correct the line, or use {flag}, which overrides the profile",
             "请修改该行，或用优先级高于配置文件的 {flag}"
         ),
-        Source::Profile { .. } => {
+        _ if source.is_file() => {
             text!(
                 "correct the line, for example to \"{example}\"",
                 "请修改该行，例如 \"{example}\""

@@ -27,6 +27,8 @@ pub enum Source {
     Environment(String),
     /// `wan22.toml:12`
     Profile { file: String, line: usize },
+    /// `/etc/ranklaunch/site.toml:3`, the platform's file below every profile.
+    Site { file: String, line: usize },
     /// The agreement of the nodes.
     Agreement,
     #[default]
@@ -34,16 +36,34 @@ pub enum Source {
 }
 
 impl Source {
-    /// A flag is stronger than a variable, which is stronger than a profile.
+    /// A flag is stronger than a variable, which is stronger than a profile, which is stronger than the platform's file.
     pub fn is_stronger_than(&self, other: &Source) -> bool {
         let strength = |source: &Source| match source {
             Source::Default => 0,
-            Source::Profile { .. } => 1,
-            Source::Environment(_) => 2,
-            Source::Flag(_) => 3,
-            Source::Agreement => 4,
+            Source::Site { .. } => 1,
+            Source::Profile { .. } => 2,
+            Source::Environment(_) => 3,
+            Source::Flag(_) => 4,
+            Source::Agreement => 5,
         };
         strength(self) > strength(other)
+    }
+
+    /// Whether a file says it, which several jobs may read.
+    pub fn is_file(&self) -> bool {
+        matches!(self, Source::Profile { .. } | Source::Site { .. })
+    }
+
+    /// The layer for other programs.
+    pub fn layer(&self) -> &'static str {
+        match self {
+            Source::Default => "default",
+            Source::Site { .. } => "site",
+            Source::Profile { .. } => "profile",
+            Source::Environment(_) => "variable",
+            Source::Flag(_) => "flag",
+            Source::Agreement => "agreement",
+        }
     }
 }
 
@@ -51,7 +71,9 @@ impl fmt::Display for Source {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Source::Flag(name) | Source::Environment(name) => out.write_str(name),
-            Source::Profile { file, line } => write!(out, "{file}:{line}"),
+            Source::Profile { file, line } | Source::Site { file, line } => {
+                write!(out, "{file}:{line}")
+            }
             Source::Agreement => out.write_str("agreement"),
             Source::Default => out.write_str("default"),
         }
@@ -82,6 +104,10 @@ pub struct Settings {
     pub lang: Lang,
     /// Name or path of the profile in use, for the start-up block.
     pub profile: Option<String>,
+    /// The platform's file in use.
+    pub site: Option<SiteFile>,
+    /// The keys that a file, a variable or a flag sets, each with the value that counts.
+    pub stated: Vec<Stated>,
     /// Options that were given more than once.
     pub repeated: Vec<Repeated>,
     /// The working folder of the job; absolute if it comes from a profile.
@@ -197,6 +223,27 @@ impl Settings {
             Device::Auto | Device::Gpu => self.probe.value,
         }
     }
+}
+
+/// A key that a layer of settings sets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stated {
+    /// `log_keep`, `severity.shm.size`, `env.NCCL_DEBUG`
+    pub key: String,
+    /// The value for people, without secrets.
+    pub value: String,
+    pub source: Source,
+    /// No other layer may change it.
+    pub locked: bool,
+}
+
+/// The platform's file below every profile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SiteFile {
+    /// `/etc/ranklaunch/site.toml`
+    pub file: String,
+    /// The keys that no other layer may change.
+    pub locked: Vec<String>,
 }
 
 /// An option that was given more than once; the last value counts.

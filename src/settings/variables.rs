@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
+use super::layer::SITE_VARIABLE;
 use super::refuse::{empty_variable, quoted, unknown_variable};
 use super::table::{SettingRow, TABLE};
 use super::value::duration;
@@ -28,7 +29,8 @@ pub(super) struct OwnVariables(BTreeMap<OsString, OsString>);
 
 impl OwnVariables {
     pub(super) fn read(host: &Host, warnings: &mut Vec<Warning>) -> OwnVariables {
-        let known: Vec<String> = TABLE.iter().filter_map(SettingRow::variable).collect();
+        let rows = TABLE.iter().filter_map(SettingRow::variable);
+        let known: Vec<String> = rows.chain([SITE_VARIABLE.to_owned()]).collect();
         let mut set = host.environment().clone();
         set.retain(|name, value| {
             let shown = name.to_string_lossy();

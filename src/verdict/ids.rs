@@ -331,6 +331,8 @@ ids! {
         Flags = "flags": [Refuses(Usage)],
         SettingsProfile = "settings.profile": [Refuses(Usage)],
         SettingsProfileOwner = "settings.profile_owner": [Refuses(Usage), Warns],
+        SettingsSite = "settings.site": [Refuses(Usage), Warns],
+        SettingsLocked = "settings.locked": [Refuses(Usage)],
         SettingsChdir = "settings.chdir": [Refuses(Usage)],
         SettingsHung = "settings.hung": [Refuses(Usage)],
         SettingsProgram = "settings.program": [Refuses(Usage)],

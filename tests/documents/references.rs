@@ -76,7 +76,7 @@ fn quoted(text: &str) -> Vec<&str> {
 }
 
 /// Files that belong to the reader.
-const READERS: &[&str] = &["ranklaunch.toml"];
+const READERS: &[&str] = &["ranklaunch.toml", "site.toml"];
 
 fn is_path(word: &str) -> bool {
     let plain = word.chars().all(|c| c.is_ascii_alphanumeric() || "./_-".contains(c));

@@ -95,6 +95,18 @@ fn plans_and_checks_fit_their_schemas() {
     }
 }
 
+/// A plan with the platform's file has two keys more.
+#[test]
+fn plan_with_a_platform_file_fits_the_schema() {
+    let args =
+        ["--format", "json", "--engine", "direct", "--python", PYTHON, "--", "/work/train.py"];
+    let node = node();
+    let launcher = node.launcher("plan", &args).env("RANKLAUNCH_SITE", "site.toml");
+    let site = "locked = ['log_keep']\n[logs]\nlog_keep = '20'\n";
+    std::fs::write(launcher.folder().join("site.toml"), site).expect("written");
+    expect_strict("plan", &said(&launcher.run()), &["", "/site", "/settings/0"]);
+}
+
 fn ran(what: &str, code: i32) -> (Value, Ended) {
     let mut args = run_args("direct", 2);
     args.push("--".into());

@@ -20,5 +20,6 @@ mod probe_places;
 mod profiles;
 mod refusals;
 mod schedulers;
+mod site;
 mod topology;
 mod visible_devices;

@@ -10,7 +10,7 @@ use super::known::{By, Known, Processes};
 use super::listed;
 use crate::Notes;
 use settings::contract::{Claim, Contract, Evidence, Field, Reading, Strength};
-use settings::{Settings, Source, WorldSizeCounts};
+use settings::{Settings, WorldSizeCounts};
 use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal};
@@ -78,7 +78,7 @@ fn refuse_other_count(
     let Some(source) = settings.nnodes.as_ref().map(|setting| &setting.source) else {
         return Ok(());
     };
-    if !matches!(source, Source::Profile { .. }) {
+    if !source.is_file() {
         return Ok(());
     }
     let platform = by_platform(settings, contract, each)?;

@@ -106,8 +106,8 @@ fn missing_script(input: &CheckInput<'_>) -> Text {
     );
     let profile = input.settings.profile.as_deref().unwrap_or_default();
     let named_by = input.settings.program.as_ref().map(|program| &program.source);
-    let is_embedded = EMBEDDED.iter().any(|(name, _)| *name == profile)
-        && matches!(named_by, Some(Source::Profile { .. }));
+    let is_embedded =
+        EMBEDDED.iter().any(|(name, _)| *name == profile) && named_by.is_some_and(Source::is_file);
     if !is_embedded {
         return Text { en, zh };
     }

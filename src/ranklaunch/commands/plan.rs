@@ -17,7 +17,7 @@ use node::observe::Facts;
 use plan::{Plan, Scope, WeighedEvidence};
 use preflight::clear::{self, ClearReport};
 use preflight::decide::{Decided, Stage, decide};
-use report::{closing, plan_forms, plan_view, ps_view};
+use report::{closing, plan_forms, plan_view, ps_view, settings_view};
 use settings::{Settings, cli};
 use verdict::Refusal;
 
@@ -68,12 +68,18 @@ pub(crate) fn plan(asked: &cli::Plan) -> Result<i32, Refused> {
                     show(&closing::line(&line, lang));
                 }
             }
+            if settings.site.is_some() {
+                show(&format!("\n{}", settings_view::text(&settings, terminal_width())));
+            }
             show(&plan_forms::evidence_text(&evidence, lang, terminal_width()));
         }
         cli::Format::Json => {
             let shim = own_executable::path().unwrap_or_else(|_| "ranklaunch".into());
-            let document =
+            let mut document =
                 plan_forms::outlook_json(plan.as_ref(), refusal.as_ref(), &evidence, lang, &shim);
+            for (key, value) in settings_view::json(&settings) {
+                document[key] = value;
+            }
             print(format!("{document:#}\n"));
         }
         cli::Format::Shell => {

@@ -13,13 +13,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::output::{block_on, print, refuse, say, show};
+use super::output::{block_on, print, refuse, say, show, terminal_width};
 use crate::open::{RetryRules, catalogue_with};
 use linux::host::Host;
 use plan::placeholders;
 use preflight::prepare::{self, Wait, no_process};
 use report::findings::ExitCode;
-use report::{Ending, closing};
+use report::{Ending, closing, settings_view};
 use settings::cli::{self, Command, Options, ProfileAction};
 use settings::{KnownProfile, LayoutRule, Program, Settings};
 use text::lang::{Lang, Text, cause};
@@ -284,6 +284,7 @@ pub(crate) fn profile(action: &ProfileAction, lang: Lang) -> Result<i32, Refusal
             let settings = Settings::read(&options, &host)?;
             RetryRules::of(&settings, catalogue_with(&settings.diagnose)?)?;
             print(said(&settings));
+            show(&settings_view::text(&settings, terminal_width()));
         }
     }
     Ok(0)

@@ -5,6 +5,7 @@ mod profiles;
 mod programs;
 mod reference;
 mod schema;
+mod site;
 mod sources;
 
 use std::ffi::OsString;

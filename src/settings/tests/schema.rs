@@ -1,4 +1,4 @@
-//! packaging/schemas/profile.schema.json is what the table of settings and the sections accept.
+//! packaging/schemas/profile.schema.json and site.schema.json are what the table of settings and the sections accept.
 //!
 //! `make docs` (RANKLAUNCH_WRITE_DOCS=1) writes it; without it the file is compared.
 
@@ -7,13 +7,12 @@ use std::collections::BTreeMap;
 use harness::reference;
 use serde_json::{Map, Value, json};
 
+use super::super::layer::FileLayer;
 use super::super::table::{Allowed, Toml};
 use super::*;
 use crate::Reaction;
 use crate::contract;
 use verdict::Id;
-
-const FILE: &str = "packaging/schemas/profile.schema.json";
 
 fn names(names: &[&str]) -> Value {
     json!({ "enum": names })
@@ -194,16 +193,47 @@ fn of_section(name: &str) -> Value {
     }
 }
 
-fn schema() -> Value {
-    let sections = profile::SECTIONS.iter().map(|name| ((*name).to_owned(), of_section(name)));
-    let extends = (profile::EXTENDS.to_owned(), text());
+/// The files with a schema, and what it says of them.
+const FILES: [(FileLayer, &str, &str); 2] = [
+    (
+        FileLayer::Profile,
+        "profile",
+        "A TOML file for --profile. config/reference.toml says what each key means; `ranklaunch profile check FILE` also finds what no schema can. Written by `make docs`.",
+    ),
+    (
+        FileLayer::Site,
+        "site",
+        "The platform's file below every profile, /etc/ranklaunch/site.toml. docs/guide/profiles.md says how the layers merge. Written by `make docs`.",
+    ),
+];
+
+fn schema(layer: FileLayer) -> Value {
+    let of_layer = |name: &&str| {
+        let mut section = of_section(name);
+        if let (FileLayer::Site, "job") = (layer, *name) {
+            let keys = section["properties"].as_object_mut().expect("keys");
+            keys.retain(|key, _| !profile::OF_PROGRAM.contains(&key.as_str()));
+        }
+        ((*name).to_owned(), section)
+    };
+    let sections = profile::SECTIONS.iter().map(of_layer);
+    let top = profile::TOP.iter().filter(|(_, only)| only.is_none_or(|only| only == layer));
+    let top = top.map(|(key, _)| {
+        let value = match *key {
+            profile::MIN_VERSION => json!({ "type": "string", "pattern": "^\\d+(\\.\\d+){0,2}" }),
+            profile::LOCKED => texts(),
+            _ => text(),
+        };
+        ((*key).to_owned(), value)
+    });
+    let (_, name, description) = FILES.iter().find(|(of, ..)| *of == layer).expect("a file");
     let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "urn:ranklaunch:schema:1:profile",
-        "title": "profile of ranklaunch",
-        "description": "A TOML file for --profile. config/reference.toml says what each key means; `ranklaunch profile check FILE` also finds what no schema can. Written by `make docs`.",
+        "$id": format!("urn:ranklaunch:schema:1:{name}"),
+        "title": format!("{name} of ranklaunch"),
+        "description": description,
     });
-    let Value::Object(body) = section(std::iter::once(extends).chain(sections), &[]) else {
+    let Value::Object(body) = section(top.chain(sections), &[]) else {
         panic!("a section is an object")
     };
     schema.as_object_mut().expect("an object").extend(body);
@@ -212,19 +242,45 @@ fn schema() -> Value {
 
 #[test]
 fn the_profile_schema_is_written_from_the_table() {
-    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FILE);
-    let written = format!("{:#}\n", schema());
-    if std::env::var_os("RANKLAUNCH_WRITE_DOCS").is_some() {
-        std::fs::write(&file, &written).expect("written");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/schemas");
+    for (layer, name, _) in FILES {
+        let file = folder.join(format!("{name}.schema.json"));
+        let written = format!("{:#}\n", schema(layer));
+        if std::env::var_os("RANKLAUNCH_WRITE_DOCS").is_some() {
+            std::fs::write(&file, &written).expect("written");
+        }
+        let there = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(there == written, "{name} differs from the table of settings: make docs");
     }
-    let there = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(there == written, "{FILE} differs from the table of settings: make docs");
+}
+
+/// The schema of the platform's file has its own keys and not those of a job.
+#[test]
+fn site_schema_agrees_with_the_program() {
+    let validator = jsonschema::validator_for(&schema(FileLayer::Site)).expect("a schema");
+    for (text, is_sound) in [
+        (
+            "min_version = \"0.1\"\nlocked = [\"log_keep\", \"env.A\"]\n[logs]\nlog_keep = 20\n",
+            true,
+        ),
+        ("[platform]\nname = \"acme\"\nproofs = [\"A\"]\nnnodes = \"N\"\n", true),
+        ("extends = \"wan22\"\n", false),
+        ("[job]\nscript = \"a.py\"\n", false),
+        ("[job]\nargs = [\"a\"]\n", false),
+        ("locked = \"log_keep\"\n", false),
+        ("min_version = 1\n", false),
+        ("[logs]\nlog_kep = 20\n", false),
+    ] {
+        let document: Value = toml::from_str(text).expect("TOML");
+        assert_eq!(validator.is_valid(&document), is_sound, "{text}");
+        assert_eq!(Profile::read(FileLayer::Site, "", text).is_ok(), is_sound, "{text}");
+    }
 }
 
 /// The schema also refuses everything that the program refuses, as far as types and names go.
 #[test]
 fn profile_schema_agrees_with_the_program() {
-    let validator = jsonschema::validator_for(&schema()).expect("a schema");
+    let validator = jsonschema::validator_for(&schema(FileLayer::Profile)).expect("a schema");
     let valid = |text: &str| {
         let document: Value = toml::from_str(text).expect("TOML");
         validator.is_valid(&document)
@@ -255,6 +311,7 @@ fn profile_schema_agrees_with_the_program() {
         "[[watch]]\nid = \"x\"\nevery = \"5m\"\nline = \"l\"\nstrem = \"out\"\n",
         "[platform]\nname = \"acme\"\nproofs = [\"A\"]\nnnodes = { variable = \"N\", reading = \"guess\" }\n",
         "[unknown]\n",
+        "locked = [\"log_keep\"]\n",
         "engine = \"torchrun\"\n",
     ] {
         assert!(read_profile(text).is_err(), "the program accepts {text}");
