@@ -183,6 +183,7 @@ dist: linker
 
 suite-dist: linker
 	tests/dist/run.sh "$(DIST)"
+	tests/dist/first.sh "$(DIST)" "$$(tests/python/find.sh torch numpy)"
 
 suite-dist-twice: linker
 	tests/dist/twice.sh "$(DIST)-twice" $(ONLY)

@@ -55,11 +55,19 @@ time.sleep(float(os.environ.get("STAYS", "0")))
 
 class Scene:
     """One command in a window. `until`: what the window shows when the picture is taken; None: its end. `job`: the
-    command of each node of a job at which it looks."""
+    command of each node of a job at which it looks. `block`: the one of ranklaunch's blocks at which the picture begins.
+    `torch`: its ranks import the real one."""
 
-    def __init__(self, name, words, rows, until=None, job=(), **variables):
+    def __init__(self, name, words, rows, until=None, job=(), block=0, torch=False, **variables):
         self.name, self.words, self.rows, self.until = name, words, rows, until
-        self.job, self.variables = job, variables
+        self.job, self.block, self.torch, self.variables = job, block, torch, variables
+
+
+def hang():
+    """The command and the program of the README."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = re.search(r"^ranklaunch (.*\\\n.* hang\.py)$", readme, re.MULTILINE)[1]
+    return command.replace("\\\n", " ").split(), re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1]
 
 
 LAYOUT = ["--layout", "ulysses-world", "--heads", "40"]
@@ -77,6 +85,7 @@ SCENES = [
     Scene("failure", ["run", *DIRECT, *LAYOUT, *PROGRAM], 44, FAILS="1", STEPS="60"),
     Scene("top", ["top"], 20, until=r"5[78]G.* step \d\d", job=[["run", *node(number), *DIRECT, *LAYOUT, *PROGRAM] for number in range(2)],
           STEPS="120", STAYS="60", ALL="1"),
+    Scene("hang", ["run", *hang()[0]], 40, block=1, torch=True),
     Scene("check", ["check", *LAYOUT, "--nnodes", "1", *PROGRAM], 44),
 ]
 
@@ -193,6 +202,7 @@ def take(scene, language, ranklaunch, folder):
     job = work / "job"
     job.mkdir(parents=True)
     (job / "generate.py").write_text(TRAIN)
+    (job / "hang.py").write_text(hang()[1])
     shutil.copy(folder / "libnvidia-ml.so.1", work)
     play = work / "libnvidia-ml.so.1.conf"
     play.write_text("FAKE_NVML_GPUS=8\n")
@@ -200,7 +210,8 @@ def take(scene, language, ranklaunch, folder):
     conf.write_text("set -g remain-on-exit on\nset -g remain-on-exit-format ''\nset -g status off\n"
                     "set -g default-terminal screen-256color\n")
     tmux = ["tmux", "-u", "-S", str(work / "socket"), "-f", str(conf)]
-    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "VIRTUAL_ENV": str(folder / "env"), "TERM": "screen-256color", "HOME": str(work), "LANG": "C.UTF-8",
+    prefix = Path(find("torch")).parent.parent if scene.torch else folder / "env"
+    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "VIRTUAL_ENV": str(prefix), "TERM": "screen-256color", "HOME": str(work), "LANG": "C.UTF-8",
                  "RANKLAUNCH_LANG": language, "RANKLAUNCH_NVML_LIBRARY": str(work / "libnvidia-ml.so.1"), **scene.variables}
     pairs = [f"{name}={value}" for name, value in variables.items()]
     silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -237,7 +248,18 @@ def take(scene, language, ranklaunch, folder):
     prompt = f"\x1b[32m$\x1b[0m ranklaunch {' '.join(scene.words)}"
     if scene.words[0] == "run":
         prompt = prompt.replace(" run", "", 1)
-    return fold(prompt) + "\n" + captured.rstrip("\n") + "\n"
+    return fold(prompt) + "\n" + from_block(captured.rstrip("\n"), scene.block) + "\n"
+
+
+def find(*modules):
+    """A python that has these modules."""
+    return subprocess.run([ROOT / "tests/python/find.sh", *modules], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def from_block(captured, number):
+    rows = captured.split("\n")
+    begins = [at for at, row in enumerate(rows) if re.sub(r"\x1b\[[0-9;]*m", "", row).startswith("── ranklaunch")]
+    return "\n".join(rows[begins[number]:]) if number else captured
 
 
 def fold(line):

@@ -16,6 +16,7 @@ cd "$root"
 floor=2.17
 zig=0.17.1
 zigbuild=0.24.1
+hatchling=1.33.0
 
 say() { printf '%s\n' "$*" >&2; }
 fail() { say "dist: $*"; exit 1; }
@@ -74,6 +75,14 @@ say "dist: ranklaunch $version, commit $commit, released $released by $maintaine
 rm -f "$out"/ranklaunch[-_]* "$out/SHA256SUMS"
 [ -z "$(ls -A "$out")" ] || fail "$out holds other files; name an empty folder"
 
+# A virtual environment with one package of Python's registry.
+environment() {
+    say "installing $2 into $1 (once)"
+    rm -rf "$1"
+    python3 -m venv "$1" 2>/dev/null || { tests/packages.sh python3-venv && python3 -m venv "$1"; }
+    "$1/bin/pip" install -q "$2"
+}
+
 tools() {
     command -v cargo >/dev/null || fail "there is no cargo on PATH: install Rust 1.91 or newer"
     command -v cc >/dev/null || tests/packages.sh gcc libc6-dev
@@ -83,15 +92,12 @@ tools() {
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' ||
         fail "$(python3 --version) is too old: the packages are made by Python 3.9 or newer"
     local venv=$cache/zig-$zig programs=$cache/cargo-zigbuild-$zigbuild
+    packer=$cache/hatchling-$hatchling/bin/python
     mkdir -p "$cache"
     exec 9>"$cache/zig.lock"
     flock 9
-    if ! "$venv/bin/python" -m ziglang version >/dev/null 2>&1; then
-        say "installing zig $zig into $venv (once)"
-        rm -rf "$venv"
-        python3 -m venv "$venv" 2>/dev/null || { tests/packages.sh python3-venv && python3 -m venv "$venv"; }
-        "$venv/bin/pip" install -q "ziglang==$zig"
-    fi
+    "$venv/bin/python" -m ziglang version >/dev/null 2>&1 || environment "$venv" "ziglang==$zig"
+    "$packer" -m hatchling --help >/dev/null 2>&1 || environment "${packer%/bin/python}" "hatchling==$hatchling"
     if [ ! -x "$programs/bin/cargo-zigbuild" ]; then
         say "installing cargo-zigbuild $zigbuild into $programs (once)"
         env -u SOURCE_DATE_EPOCH cargo install --quiet --locked --no-default-features --root "$programs" "cargo-zigbuild@$zigbuild"
@@ -169,6 +175,6 @@ for one in "${built[@]}"; do
 done
 [ -n "$own" ] || fail "the executable for $host is not among ${arches[*]}; it writes the manual pages"
 python3 "$here/pack.py" --out "$out" --own "$own" --version "$version" --commit "$commit" --epoch "$epoch" \
-    --maintainer "$maintainer" --released "$released" --zig "$zig" "${built[@]}"
+    --maintainer "$maintainer" --released "$released" --zig "$zig" --hatchling "$packer" "${built[@]}"
 for line in "${left_out[@]}"; do say "dist: $line"; done
 (cd "$out" && cat SHA256SUMS)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Packs what build.sh built: archives, Debian packages, images, SBOMs and their sums.
+"""Packs what build.sh built: archives, Debian packages, wheels, images, SBOMs and their sums.
 
 Takes executables as ARCH:LINKER:FILE. Gives files whose bytes depend only on the commit and on what the SBOM names:
-every list is sorted, every time is that of the commit, every owner is root. Standard library only.
+every list is sorted, every time is that of the commit, every owner is root. Standard library only, except that
+hatchling makes the wheels.
 """
 import argparse
 import gzip
@@ -125,6 +126,18 @@ def debian(out, work, arch, files, asked):
         env={**os.environ, "SOURCE_DATE_EPOCH": str(asked.epoch)})
 
 
+def wheel(out, work, arch, executable, texts, asked):
+    """The executable for pip. packaging/wheel says what else is in it."""
+    folder = work / f"wheel-{arch}"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "packaging/wheel", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, content in {"ranklaunch": executable, **texts}.items():
+        (folder / name).write_bytes(content)
+    (folder / "ranklaunch").chmod(0o755)
+    run(asked.hatchling, "-B", "-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=folder, env={
+        **os.environ, "SOURCE_DATE_EPOCH": str(asked.epoch), "ARCH": arch, "VERSION": asked.version, "MAINTAINER": asked.maintainer})
+
+
 def image(out, arch, executable, licence, asked):
     """An image FROM scratch in one file: an OCI layout that also has the list that `docker load` reads."""
     layer = tree({"ranklaunch": (executable, 0o755), "LICENSE": (licence, 0o644)}, asked.epoch)
@@ -170,7 +183,7 @@ def image(out, arch, executable, licence, asked):
 
 def main():
     words = argparse.ArgumentParser()
-    for name in ("out", "own", "version", "commit", "maintainer", "released", "zig"):
+    for name in ("out", "own", "version", "commit", "maintainer", "released", "zig", "hatchling"):
         words.add_argument(f"--{name}", required=True)
     words.add_argument("--epoch", type=int, required=True)
     words.add_argument("built", nargs="+")
@@ -200,6 +213,7 @@ def main():
         packaged = {f"usr/{path}": content for path, content in files.items()}
         packaged["usr/share/doc/ranklaunch/copyright"] = (licence, 0o644)
         debian(out, work, arch, packaged, asked)
+        wheel(out, work, arch, executable, {"LICENSE": licence, "third-party.txt": notices, "ranklaunch.cdx.json": bill}, asked)
         image(out, arch, executable, licence, asked)
     sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(out.iterdir()) if file.name != "SHA256SUMS"]
     (out / "SHA256SUMS").write_text("".join(sums))

@@ -117,6 +117,7 @@ def both(root, target, linker, asked, executable):
                 {"type": "application", "name": "ld", "version": said(said(linker, "-print-prog-name=ld").strip(), "--version").splitlines()[0].split()[-1]},
                 {"type": "application", "name": "zig", "version": asked.zig},
                 # Of the packages, not of the executable.
+                {"type": "application", "name": "hatchling", "version": said(asked.hatchling, "-c", "from hatchling.__about__ import __version__ as v; print(v, end=\"\")")},
                 {"type": "application", "name": "zlib", "version": zlib.ZLIB_RUNTIME_VERSION},
                 {"type": "application", "name": "dpkg-deb", "version": re.search(r"version (\S+)", said("dpkg-deb", "--version"))[1]},
             ]},

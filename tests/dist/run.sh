@@ -211,6 +211,17 @@ say "archive: $(tar -tzf "$dist/$name.tar.gz" | wc -l) entries, $(find "$share/m
 sed 's/"name": "tokio"/"name": "tokyo"/' "$dist/$name.cdx.json" > "$work/wrong.json"
 refused "an SBOM without tokio" "$here/sbom.py" "$work/wrong.json" "$root" "$own"
 
+# --- wheel
+for executable in "$dist"/ranklaunch-"$version"-*-linux; do
+    arch=${executable%-linux}; arch=${arch##*-}
+    "$here/wheel.py" "$dist/ranklaunch-$version-"*"_$arch.whl" "$executable" "$executable.cdx.json" "$version"
+done
+wheel=$(echo "$dist/ranklaunch-$version-"*"_$host.whl")
+mkdir "$work/changed"; cp "$own" "$work/changed"; printf x >> "$work/changed/$name"
+refused "a wheel with another executable" "$here/wheel.py" "$wheel" "$work/changed/$name" "$dist/$name.cdx.json" "$version"
+"$here/wheel.sh" "$wheel" "$own" | tee "$work/wheel"
+left_out=$((left_out + $(grep -c '^left out' "$work/wheel" || true)))
+
 # --- image
 "$here/image.py" "$dist/ranklaunch-$version-$host-image.tar"
 # One bit of the layer.
