@@ -11,6 +11,7 @@ mod chinese;
 mod line;
 mod mistake;
 mod options;
+mod parts;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -28,6 +29,7 @@ use line::Line;
 pub use line::*;
 pub use mistake::Stop;
 pub use options::Options;
+use parts::Parts;
 
 impl Command {
     /// Parses the arguments; the first is the program's own name.
@@ -117,10 +119,21 @@ impl Command {
     }
 }
 
+/// Where the program begins on a line without this program's name: behind `--`, at a script, or behind a
+/// module's name. None if no word names one.
+pub fn program_at(words: &[OsString]) -> Option<usize> {
+    Parts::of(words, &Line::command()).program
+}
+
+/// The words of this program on a line without its name: not those of the program that it starts.
+pub fn own_words(words: &[OsString]) -> &[OsString] {
+    words.get(..Parts::of(words, &Line::command()).end).unwrap_or_default()
+}
+
 /// The value of `--lang`, even on a line that cannot be parsed.
 pub(crate) fn language_of(args: &[OsString]) -> Option<OsString> {
-    let ours = args.iter().take_while(|word| *word != "--");
-    let mut rest = ours.skip_while(|word| !word.to_string_lossy().starts_with("--lang"));
+    let mut rest = own_words(args.get(1..)?).iter();
+    let mut rest = rest.by_ref().skip_while(|word| !word.to_string_lossy().starts_with("--lang"));
     let word = rest.next()?.to_string_lossy().into_owned();
     match word.strip_prefix("--lang=") {
         Some(value) => Some(value.into()),

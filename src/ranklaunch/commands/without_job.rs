@@ -318,7 +318,7 @@ fn said(settings: &Settings) -> String {
         Some(Program::Command { argv }) => {
             argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
         }
-        None => text!("none; it is given after --", "无，由 -- 之后给出").get(lang).to_owned(),
+        None => text!("none; the command line gives it", "无，由命令行给出").get(lang).to_owned(),
     };
     let engine = settings.engine.value.to_string();
     let layout = match settings.layout.rule.value {

@@ -7,8 +7,10 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 
 use super::line::Line;
+use crate::launchers::{self, LauncherKind, PythonRun};
 use text::lang::Text;
 use text::letters::meant;
 use text::nearest::nearest;
@@ -55,12 +57,12 @@ pub(super) fn stop(error: &clap::Error, line: &[OsString]) -> Stop {
     let value = context(error, ContextKind::InvalidValue);
     Stop::Refused(match error.kind() {
         ErrorKind::UnknownArgument if argument.starts_with('-') => {
-            unknown_option(&argument, command, launches)
+            unknown_option(&argument, command, launches, line)
         }
-        ErrorKind::UnknownArgument => unknown_word(&argument, command, &root, launches),
+        ErrorKind::UnknownArgument => unknown_word(&argument, command, launches, line),
         ErrorKind::InvalidSubcommand => {
             let word = context(error, ContextKind::InvalidSubcommand);
-            unknown_word(&word, command, &root, launches)
+            unknown_word(&word, command, launches, line)
         }
         ErrorKind::InvalidValue if value.is_empty() => {
             refusal(text!("`{argument}` needs a value", "`{argument}` 缺少值"), about(command))
@@ -147,7 +149,14 @@ fn about(command: &Command) -> Text {
     }
 }
 
-fn unknown_option(argument: &str, command: &Command, launches: bool) -> Refusal {
+/// A script in a line with `--`, for a hint.
+fn script_of(line: &[OsString]) -> Option<String> {
+    let is_script = |word: &&OsString| word.as_bytes().ends_with(b".py");
+    let script = line.iter().find(is_script)?.to_string_lossy();
+    Some(script.escape_debug().to_string())
+}
+
+fn unknown_option(argument: &str, command: &Command, launches: bool, line: &[OsString]) -> Refusal {
     let typed = argument.split('=').next().unwrap_or(argument);
     let text = text!("there is no option `{typed}`", "没有选项 `{typed}`");
     let names = longs(command);
@@ -162,24 +171,28 @@ fn unknown_option(argument: &str, command: &Command, launches: bool) -> Refusal 
     let plain: String = typed.chars().map(|letter| meant(letter).unwrap_or(letter)).collect();
     let hint = match (nearest(&plain, names.iter().map(String::as_str)), launches) {
         (Some(near), true) => text!(
-            "did you mean `{near}`? Arguments of the script go after --",
-            "是否想写 `{near}`？脚本的参数写在 -- 之后"
+            "did you mean `{near}`? Arguments of the script go behind it",
+            "是否想写 `{near}`？脚本的参数写在脚本之后"
         ),
         (Some(near), false) => text!("did you mean `{near}`?", "是否想写 `{near}`？"),
-        (None, true) => text!(
-            "arguments of the script go after --: ranklaunch [options] -- SCRIPT {typed} …; ranklaunch --help lists the options",
-            "脚本的参数写在 -- 之后：ranklaunch [选项] -- SCRIPT {typed} …；ranklaunch --help 列出全部选项"
-        ),
+        (None, true) => {
+            let script = script_of(line).unwrap_or_else(|| "SCRIPT.py".to_owned());
+            text!(
+                "arguments of the script go behind it: ranklaunch [options] {script} {typed} …; ranklaunch --help lists the options",
+                "脚本的参数写在脚本之后：ranklaunch [选项] {script} {typed} …；ranklaunch --help 列出全部选项"
+            )
+        }
         (None, false) => about(command),
     };
     refusal(text, hint)
 }
 
 /// The refusal of a word that is neither an option nor a subcommand.
-fn unknown_word(word: &str, command: &Command, root: &Command, launches: bool) -> Refusal {
+fn unknown_word(word: &str, command: &Command, launches: bool, line: &[OsString]) -> Refusal {
     if word.chars().next().and_then(meant) == Some('-') {
-        return unknown_option(word, command, launches);
+        return unknown_option(word, command, launches, line);
     }
+    let root = &Line::command();
     // `profile` and `lint` accept other words.
     let (names, is_root): (Vec<&str>, bool) = match command.has_subcommands() {
         true => (
@@ -213,14 +226,10 @@ fn unknown_word(word: &str, command: &Command, root: &Command, launches: bool) -
         );
     }
     let hint = match (launches, command.get_name()) {
-        (true, "ranklaunch") => text!(
-            "put -- before the script: ranklaunch [options] -- {word} …",
-            "请在脚本前加 --：ranklaunch [选项] -- {word} …"
-        ),
-        (true, name) => text!(
-            "put -- before the script: ranklaunch {name} [options] -- {word} …",
-            "请在脚本前加 --：ranklaunch {name} [选项] -- {word} …"
-        ),
+        (true, name) => {
+            let name = if is_root { "" } else { name };
+            of_program(word, &["ranklaunch", name, "[options]"], line)
+        }
         (false, "init") => text!(
             "put -- before the command: ranklaunch init -- {word} …",
             "请在命令前加 --：ranklaunch init -- {word} …"
@@ -228,6 +237,27 @@ fn unknown_word(word: &str, command: &Command, root: &Command, launches: bool) -
         (false, _) => about(command),
     };
     refusal(text, hint)
+}
+
+/// The hint for a word that may name a program, but is no .py file.
+fn of_program(word: &str, before: &[&str], line: &[OsString]) -> Text {
+    let before: Vec<&str> = before.iter().copied().filter(|word| !word.is_empty()).collect();
+    let before = before.join(" ");
+    let zh = before.replace("[options]", "[选项]");
+    let script = script_of(line);
+    let is_torchrun = launchers::of_name(word).is_some_and(|it| it.kind == LauncherKind::Torchrun);
+    if is_torchrun || PythonRun::is_by(word) {
+        let script = script.unwrap_or_else(|| "SCRIPT.py".to_owned());
+        return text!(
+            "leave it out: {before} {script} …; a command that is to run as it is goes after --: {before} -- {word} …",
+            "请去掉它：{zh} {script} …；要原样运行的命令写在 -- 之后：{zh} -- {word} …"
+        );
+    }
+    let shell = if word.ends_with(".sh") { "bash " } else { "" };
+    text!(
+        "put -- before a program that is no .py file: {before} -- {shell}{word} …",
+        "不是 .py 文件的程序前须加 --：{zh} -- {shell}{word} …"
+    )
 }
 
 fn context(error: &clap::Error, kind: ContextKind) -> String {
