@@ -9,9 +9,10 @@ use clap::{Command, CommandFactory};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
+use super::help::{self, Topic};
 use super::line::Line;
 use crate::launchers::{self, LauncherKind, PythonRun};
-use text::lang::Text;
+use text::lang::{Lang, Text};
 use text::letters::meant;
 use text::nearest::nearest;
 use text::text;
@@ -45,7 +46,8 @@ pub(super) fn foreign(typed: &str, of: &str, hint: &Text) -> Refusal {
 /// The refusal for clap's error.
 pub(super) fn stop(error: &clap::Error, line: &[OsString]) -> Stop {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return Stop::Shown(error.render().to_string());
+        let help = help::asked(line, Lang::En);
+        return Stop::Shown(help.unwrap_or_else(|| error.render().to_string()));
     }
     let root = Line::command();
     let named = line.get(1).and_then(|word| word.to_str());
@@ -97,7 +99,7 @@ pub(super) fn stop(error: &clap::Error, line: &[OsString]) -> Stop {
     })
 }
 
-/// The refusal of `help WORD` where the word is no subcommand.
+/// The refusal of `help WORD` where the word is neither a command nor a topic.
 pub(super) fn no_help(word: &str, root: &Command) -> Refusal {
     let text = text!("there is no help about `{word}`", "没有关于 `{word}` 的帮助");
     let flag = format!("--{}", word.trim_start_matches('-'));
@@ -108,32 +110,32 @@ pub(super) fn no_help(word: &str, root: &Command) -> Refusal {
     let of_family = ids.clone().find(|id| {
         id.strip_prefix(word).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     });
-    let names = || root.get_subcommands().map(Command::get_name);
-    let hint = match (owner, of_family) {
-        (Some(owner), Some(id)) => text!(
+    let names = || root.get_subcommands().map(Command::get_name).chain(Topic::ALL.map(Topic::name));
+    let near = nearest(word, names()).map(|near| format!("help {near}"));
+    let near = near.or_else(|| nearest(word, ids).map(|near| format!("explain {near}")));
+    let Text { en, zh } = match (owner, of_family, near) {
+        (Some(owner), Some(id), _) => text!(
             "{flag} is an option: ranklaunch {owner} --help; findings of this name: ranklaunch explain {id}",
             "{flag} 是一个选项：ranklaunch {owner} --help；同名检查项：ranklaunch explain {id}"
         ),
-        (Some(owner), None) => text!(
+        (Some(owner), None, _) => text!(
             "{flag} is an option: ranklaunch {owner} --help",
             "{flag} 是一个选项：ranklaunch {owner} --help"
         ),
-        (None, Some(id)) => text!("write ranklaunch explain {id}", "请写 ranklaunch explain {id}"),
-        (None, None) => match (nearest(word, names()), nearest(word, ids)) {
-            (Some(near), _) => {
-                text!("did you mean ranklaunch help {near}?", "是否想写 ranklaunch help {near}？")
-            }
-            (None, Some(near)) => text!(
-                "did you mean ranklaunch explain {near}?",
-                "是否想写 ranklaunch explain {near}？"
-            ),
-            (None, None) => text!(
-                "ranklaunch --help lists subcommands and options, ranklaunch explain all ids",
-                "ranklaunch --help 列出子命令与选项，ranklaunch explain 列出全部 ID"
-            ),
-        },
+        (None, Some(id), _) => {
+            text!("write ranklaunch explain {id}", "请写 ranklaunch explain {id}")
+        }
+        (None, None, Some(near)) => {
+            text!("did you mean ranklaunch {near}?", "是否想写 ranklaunch {near}？")
+        }
+        (None, None, None) => {
+            let commands: Vec<&str> = root.get_subcommands().map(Command::get_name).collect();
+            let commands = commands.join(", ");
+            text!("commands: {commands}", "子命令：{commands}")
+        }
     };
-    refusal(text, hint)
+    let topics = Topic::ALL.map(Topic::name).join(", ");
+    refusal(text, text!("{en}; topics: {topics}", "{zh}；主题：{topics}"))
 }
 
 /// The options of a subcommand, with their dashes.
@@ -225,39 +227,45 @@ fn unknown_word(word: &str, command: &Command, launches: bool, line: &[OsString]
             text!("give one subcommand: {own} or {word}", "只能给出一个子命令：{own} 或 {word}"),
         );
     }
-    let hint = match (launches, command.get_name()) {
-        (true, name) => {
-            let name = if is_root { "" } else { name };
-            of_program(word, &["ranklaunch", name, "[options]"], line)
-        }
-        (false, "init") => text!(
+    if launches {
+        let name = if is_root { "" } else { command.get_name() };
+        return no_script(word, &["ranklaunch", name, "[options]"], line);
+    }
+    let hint = match command.get_name() {
+        "init" => text!(
             "put -- before the command: ranklaunch init -- {word} …",
             "请在命令前加 --：ranklaunch init -- {word} …"
         ),
-        (false, _) => about(command),
+        _ => about(command),
     };
     refusal(text, hint)
 }
 
-/// The hint for a word that may name a program, but is no .py file.
-fn of_program(word: &str, before: &[&str], line: &[OsString]) -> Text {
+/// The refusal of a word that may name a program, but is no .py file.
+fn no_script(word: &str, before: &[&str], line: &[OsString]) -> Refusal {
     let before: Vec<&str> = before.iter().copied().filter(|word| !word.is_empty()).collect();
     let before = before.join(" ");
     let zh = before.replace("[options]", "[选项]");
-    let script = script_of(line);
+    let text = text!(
+        "`{word}` is neither a subcommand nor a .py file",
+        "`{word}` 既不是子命令，也不是 .py 文件"
+    );
     let is_torchrun = launchers::of_name(word).is_some_and(|it| it.kind == LauncherKind::Torchrun);
-    if is_torchrun || PythonRun::is_by(word) {
-        let script = script.unwrap_or_else(|| "SCRIPT.py".to_owned());
-        return text!(
-            "leave it out: {before} {script} …; a command that is to run as it is goes after --: {before} -- {word} …",
-            "请去掉它：{zh} {script} …；要原样运行的命令写在 -- 之后：{zh} -- {word} …"
+    if !is_torchrun && !PythonRun::is_by(word) {
+        let shell = if word.ends_with(".sh") { "bash " } else { "" };
+        let hint = text!(
+            "put -- before a program that is no .py file: {before} -- {shell}{word} …",
+            "不是 .py 文件的程序前须加 --：{zh} -- {shell}{word} …"
         );
+        return refusal(text, hint);
     }
-    let shell = if word.ends_with(".sh") { "bash " } else { "" };
-    text!(
-        "put -- before a program that is no .py file: {before} -- {shell}{word} …",
-        "不是 .py 文件的程序前须加 --：{zh} -- {shell}{word} …"
-    )
+    let script = script_of(line).unwrap_or_else(|| "SCRIPT.py".to_owned());
+    let kept = if is_torchrun { "--engine command -- " } else { "-- " };
+    let hint = text!(
+        "leave it out: {before} {script} …; to keep it: {before} {kept}{word} …",
+        "请去掉它：{zh} {script} …；如需保留：{zh} {kept}{word} …"
+    );
+    refusal(text, hint)
 }
 
 fn context(error: &clap::Error, kind: ContextKind) -> String {

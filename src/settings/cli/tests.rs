@@ -1,7 +1,5 @@
 //! Parsing of command lines, and the refusals.
 
-use std::os::unix::ffi::OsStringExt;
-
 use proptest::prelude::*;
 
 use clap::CommandFactory;
@@ -92,12 +90,14 @@ fn a_bad_line_is_refused_with_one_hint() {
         ("–nnodes 2", "`–nnodes`", "did you mean `--nnodes`? "),
         ("—nnodes 2", "`—nnodes`", "— (U+2014) is not a plain -"),
         ("plan －－nnodes=2", "`－－nnodes`", "did you mean `--nnodes`"),
-        ("help layout", "help about `layout`", "--layout is an option: ranklaunch run --help"),
-        ("help layout", "help about `layout`", "ranklaunch explain layout."),
+        ("help muster", "help about `muster`", "--muster is an option: ranklaunch run --help"),
+        ("help muster", "help about `muster`", "ranklaunch explain muster"),
         ("help --nnodes", "help about `--nnodes`", "ranklaunch run --help"),
         ("help muster.script", "help about `muster.script`", "ranklaunch explain muster.script"),
         ("help plam", "help about `plam`", "ranklaunch help plan"),
-        ("help qqqq", "help about `qqqq`", "ranklaunch --help lists"),
+        ("help qqqq", "help about `qqqq`", "commands: run, plan"),
+        ("help --lang en hang", "help about `hang`", "ranklaunch explain hang"),
+        ("help layuot", "help about `layuot`", "ranklaunch help layout"),
     ] {
         let Refusal { verdict, text, hint: said, .. } = refused(line);
         assert_eq!(verdict, Verdict::Usage, "{line}");
@@ -212,15 +212,17 @@ fn help_and_version_are_asked_for() {
         other => panic!("{line}: {other:?}"),
     };
     for (word, flag) in [
-        ("help", "--help"),
         ("help plan", "plan --help"),
         ("version", "--version"),
         ("help profile show", "profile show --help"),
     ] {
         assert_eq!(shown(word), shown(flag), "{word}");
     }
-    shown("-h");
     shown("-V");
+    for (line, topic) in [("help", None), ("help --lang en hangs", Some(Topic::Hangs))] {
+        assert!(matches!(read(line), Ok(Command::Help { topic: asked, .. }) if asked == topic));
+    }
+    assert!(shown("help -h").contains("COMMAND|TOPIC"));
     let help = shown("--help");
     for word in ["--master-port", "--log-cap-node", "--rdma", "completions", "Nodes:"] {
         assert!(help.contains(word), "{word} is missing in\n{help}");
@@ -233,15 +235,34 @@ fn help_and_version_are_asked_for() {
 }
 
 #[test]
-fn completions_and_the_manual_know_the_options() {
-    assert!(String::from_utf8_lossy(&completions(Shell::Bash, &[], &[])).contains("--nnodes"));
-    let man = String::from_utf8(Command::man(Lang::En).expect("a page")).expect("text");
-    for words in
-        ["ranklaunch plan \\-\\-format <FORMAT>", "ranklaunch wait <HOST:PORT> \\-\\-timeout"]
-    {
-        assert!(man.contains(words), "{words} is missing in\n{man}");
+fn manual_has_the_usual_sections() {
+    let codes = [("86".to_owned(), Text::new("no answer", "没有应答"))];
+    for (lang, sections) in [
+        (
+            Lang::En,
+            "NAME SYNOPSIS DESCRIPTION OPTIONS COMMANDS EXIT_STATUS ENVIRONMENT FILES EXAMPLES VERSION SEE_ALSO",
+        ),
+        (Lang::Zh, "名称 概要 描述 选项 子命令 退出状态 环境变量 文件 示例 版本 参见"),
+    ] {
+        let page = String::from_utf8(Command::man(lang, &codes).expect("a page")).expect("text");
+        let found = page.lines().filter_map(|line| line.strip_prefix(".SH "));
+        let found: Vec<String> =
+            found.map(|name| name.trim_matches('"').replace(' ', "_")).collect();
+        assert_eq!(found.join(" "), sections);
+        let usage = page.split(".SH ").nth(2).expect("a synopsis");
+        assert!(usage.lines().count() < 9, "{usage}");
+        for words in [
+            "ranklaunch plan [\\-\\-format <FORMAT>]",
+            "ranklaunch wait <HOST:PORT> [\\-\\-timeout",
+            "\\fB86\\fR",
+        ] {
+            assert!(page.contains(words), "{words} is missing in\n{page}");
+        }
+        assert!(!page.contains("(1)"), "refers to a page that is not there:\n{page}");
+        let name = page.split(".SH ").nth(1).and_then(|name| name.lines().nth(1)).expect("a name");
+        let (_, sentence) = name.split_once("\\- ").expect("a sentence");
+        assert_eq!(page.matches(sentence).count(), 1, "{sentence} stands twice");
     }
-    assert!(!man.contains("(1)"), "refers to a page that is not there:\n{man}");
 }
 
 #[test]
@@ -253,7 +274,7 @@ fn every_command_has_a_manual_page_in_both_languages_and_refers_to_no_other() {
         .map(|(path, _)| format!("ranklaunch {path}").trim_end().replace(' ', "-") + ".1")
         .collect();
     for (lang, heading) in [(Lang::En, ".SH SYNOPSIS"), (Lang::Zh, ".SH 概要")] {
-        let pages = Command::man_pages(lang).expect("pages");
+        let pages = Command::man_pages(lang, &[]).expect("pages");
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, expected);
         for (name, page) in &pages {
@@ -344,144 +365,7 @@ fn chinese_texts_name_options_that_exist() {
     assert!(named > 5, "{named}");
 }
 
-/// The program of a line, and the module.
-fn started(line: &[&str]) -> (Vec<OsString>, Option<OsString>) {
-    let words = std::iter::once("ranklaunch").chain(line.iter().copied()).map(OsString::from);
-    match Command::parse(words) {
-        Ok(Command::Run(options))
-        | Ok(Command::Plan(Plan { options, .. }))
-        | Ok(Command::Check(Check { options, .. }))
-        | Ok(Command::Clean(Clean { options, .. })) => (options.program, options.module),
-        other => panic!("{line:?}: {other:?}"),
-    }
-}
-
-#[test]
-fn first_script_or_module_ends_our_options() {
-    for (line, program, module) in [
-        (&["train.py", "--lr", "1"][..], &["train.py", "--lr", "1"][..], None),
-        (&["./my runs/train.py", "-h"], &["./my runs/train.py", "-h"], None),
-        (&["--log-dir", "x.py", "train.py"], &["train.py"], None),
-        (&["--log_dir=x.py", "plan", "train.py", "plan"], &["train.py", "plan"], None),
-        (&["plan.py"], &["plan.py"], None),
-        (&["train.py", "--", "--version"], &["train.py", "--", "--version"], None),
-        (&["--nnodes", "2", "--", "sh", "train.py"], &["sh", "train.py"], None),
-        (&["-m", "a.b", "--lr", "1"], &["--lr", "1"], Some("a.b")),
-        (&["check", "--module=a.b", "train.py", "--", "x"], &["train.py", "--", "x"], Some("a.b")),
-        (&["-ma.b", "--nnodes", "2"], &["--nnodes", "2"], Some("a.b")),
-        (&["-m", "a.b", "--", "--lr", "1"], &["--lr", "1"], Some("a.b")),
-        // For torchrun -m is a switch.
-        (&["-m", "--nproc_per_node", "2", "a.b", "-m", "x"], &["-m", "x"], Some("a.b")),
-        (&["run", "--module", "--standalone", "a.b", "--"], &[], Some("a.b")),
-    ] {
-        let program: Vec<OsString> = program.iter().map(OsString::from).collect();
-        assert_eq!(started(line), (program, module.map(OsString::from)), "{line:?}");
-    }
-    assert!(matches!(read("explain train.py --format json"), Ok(Command::Explain(_))));
-    assert!(matches!(read("lint a.py"), Ok(Command::Lint(_))));
-    refused("-m");
-    refused("--module --nnodes 2");
-}
-
-#[test]
-fn language_of_a_wrong_line_is_not_that_of_the_script() {
-    let of = |line: &str| {
-        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        language_of(&words)
-    };
-    assert_eq!(of("ranklaunch --lang zh --x t.py --lang en"), Some("zh".into()));
-    assert_eq!(of("ranklaunch --x t.py --lang zh"), None);
-    assert_eq!(of("ranklaunch --x -m t --lang zh"), None);
-}
-
-/// Options of a launch in both forms, those of torchrun too, and perhaps a subcommand among them.
-fn option_lists() -> impl Strategy<Value = Vec<OsString>> {
-    let line = Line::command();
-    let own = |arg: &&Arg| arg.get_long().is_some_and(|long| long != "module");
-    let ours = line.get_arguments().filter(own).filter(|arg| arg.get_help_heading().is_some());
-    let name = |arg: &Arg| (format!("--{}", arg.get_id()), arg.get_action().takes_values());
-    let mut names: Vec<(String, bool)> = ours.map(name).collect();
-    assert!(names.len() > 45, "{names:?}");
-    let dashed: Vec<_> = names.iter().map(|(name, has)| (name.replace('_', "-"), *has)).collect();
-    names.extend(dashed);
-    names.extend(
-        ["--rdzv_backend", "--rdzv-endpoint", "--nproc", "--num_machines"]
-            .map(|name| (name.to_owned(), true)),
-    );
-    names.extend([("--standalone".to_owned(), false), ("-v".to_owned(), false)]);
-    let value = "[^-]{1,4}|x\\.py|plan|run|-m|-[0-9]|a=b|.{0,3}\\.py";
-    let one = (proptest::sample::select(names), value, any::<bool>());
-    let one =
-        one.prop_map(|((name, takes_value), value, attached)| match (takes_value, attached) {
-            (false, _) => vec![name],
-            // What looks like an option is none behind =.
-            (true, false) if !value.starts_with('-') => vec![name, value],
-            (true, _) => vec![format!("{name}={value}")],
-        });
-    let subcommand = proptest::sample::select(vec!["", "run", "plan", "check", "clean"]);
-    (proptest::collection::vec(one, 0..6), subcommand, any::<proptest::sample::Index>()).prop_map(
-        |(mut options, subcommand, at)| {
-            if !subcommand.is_empty() {
-                options.insert(at.index(options.len() + 1), vec![subcommand.to_owned()]);
-            }
-            options.into_iter().flatten().map(OsString::from).collect()
-        },
-    )
-}
-
-/// Arguments of a program: any words, above all those that mean something here.
-fn arguments() -> impl Strategy<Value = Vec<OsString>> {
-    let word = prop_oneof![
-        "--|-h|--help|--version|-m|--module|plan|help|x\\.py|--nnodes|--lang=zh|"
-            .prop_map(OsString::from),
-        ".{0,6}".prop_map(OsString::from),
-        proptest::collection::vec(1_u8.., 0..5).prop_map(OsString::from_vec),
-    ];
-    proptest::collection::vec(word, 0..6)
-}
-
-/// A script's path: any bytes.
-fn scripts() -> impl Strategy<Value = OsString> {
-    let any = proptest::collection::vec(1_u8.., 1..8);
-    let known = prop_oneof!["train|plan|\\./a b|/x/y", ".{0,5}"].prop_map(String::into_bytes);
-    prop_oneof![
-        any.prop_filter("an option", |path| path[0] != b'-'),
-        known.prop_filter("an option", |path| path.first() != Some(&b'-'))
-    ]
-    .prop_map(|path| OsString::from_vec([&path[..], b".py"].concat()))
-}
-
-fn parsed(words: &[&[OsString]]) -> Result<Command, Stop> {
-    Command::parse(std::iter::once(OsString::from("ranklaunch")).chain(words.concat()))
-}
-
 proptest! {
-    #[test]
-    fn script_and_dashes_before_it_are_the_same_line(
-        options in option_lists(), script in scripts(), arguments in arguments()
-    ) {
-        let short = parsed(&[&options, &[script.clone()], &arguments]);
-        let dashes = parsed(&[&options, &["--".into(), script.clone()], &arguments]);
-        prop_assert!(dashes.is_ok(), "{dashes:?}");
-        prop_assert_eq!(&short, &dashes);
-        let all = [&options[..], &[script], &arguments].concat();
-        prop_assert_eq!(own_words(&all), &options[..]);
-    }
-
-    #[test]
-    fn module_and_dashes_behind_it_are_the_same_line(
-        options in option_lists(), attached in any::<bool>(), arguments in arguments()
-    ) {
-        prop_assume!(arguments.first().is_none_or(|first| first != "--"));
-        let module: &[OsString] = match attached {
-            true => &["--module=a.b".into()],
-            false => &["-m".into(), "a.b".into()],
-        };
-        let dashes = parsed(&[&options, module, &["--".into()], &arguments]);
-        prop_assert!(dashes.is_ok(), "{dashes:?}");
-        prop_assert_eq!(parsed(&[&options, module, &arguments]), dashes);
-    }
-
     #[test]
     fn any_arguments_give_a_line_or_a_stop(
         words in proptest::collection::vec("(-{0,2}(nnodes|env|format|m|lang|help)?=?.{0,6})|plan|run|--", 0..8)

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::{ArgAction, Command, CommandFactory};
 
+use super::help::Topic;
 use super::line::Line;
 use super::mistake::{self, Meaning};
 use super::parts::{self, Parts, TypedOption, option};
@@ -32,17 +33,12 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
     let (name, words) = args.split_at_checked(1).unwrap_or_default();
     let parts = Parts::of(words, &root);
     let ours = words.get(..parts.end).unwrap_or_default();
-    if let Some(asked) = about_itself(ours, &root) {
+    if let Some(asked) = about_itself(ours, &root)? {
         return Ok(Words { line: [name, &asked].concat(), repeated: Vec::new() });
     }
-    if let [help, word, ..] = ours
-        && help == "help"
-    {
-        return Err(mistake::no_help(&word.to_string_lossy(), &root));
-    }
     let own = parts.subcommand.and_then(|at| ours.get(at)).and_then(|word| word.to_str());
-    let command = own.and_then(|own| root.find_subcommand(own)).unwrap_or(&root);
-    let launches = own.is_none() || parts::launches(command);
+    let command = parts.command;
+    let launches = parts::launches(command);
 
     let mut line = name.to_vec();
     line.extend(own.map(OsString::from));
@@ -119,17 +115,34 @@ fn is_negative(word: &OsStr) -> bool {
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// `help`, `help plan` and `version`, as flags.
-fn about_itself(ours: &[OsString], root: &Command) -> Option<Vec<OsString>> {
-    let words: Vec<&str> = ours.iter().map(|word| word.to_str().unwrap_or_default()).collect();
-    match words.as_slice() {
-        ["version"] => Some(vec!["--version".into()]),
-        ["help"] => Some(vec!["--help".into()]),
-        ["help", names @ ..] if root.find_subcommand(names.first()?).is_some() => {
-            Some(names.iter().map(OsString::from).chain([OsString::from("--help")]).collect())
-        }
-        _ => None,
+/// `help plan` and `version`, as flags. None for `help` alone and for its topics.
+///
+/// # Errors
+/// `help` about nothing that is known.
+fn about_itself(ours: &[OsString], root: &Command) -> Result<Option<Vec<OsString>>, Refusal> {
+    let Some((first, rest)) = ours.split_first() else { return Ok(None) };
+    if first == "version" && rest.is_empty() {
+        return Ok(Some(vec!["--version".into()]));
     }
+    if first != "help" {
+        return Ok(None);
+    }
+    let mut names: Vec<String> = Vec::new();
+    let mut rest = rest.iter().map(|word| word.to_string_lossy().into_owned());
+    while let Some(word) = rest.next() {
+        match word.as_str() {
+            "-h" | "--help" => {}
+            "--lang" => _ = rest.next(),
+            word if word.starts_with("--lang=") => {}
+            _ => names.push(word),
+        }
+    }
+    let Some(name) = names.first() else { return Ok(None) };
+    if root.find_subcommand(name).is_some() {
+        let asked = names.into_iter().chain(["--help".to_owned()]);
+        return Ok(Some(asked.map(OsString::from).collect()));
+    }
+    Topic::named(name).map(|_| None).ok_or_else(|| mistake::no_help(name, root))
 }
 
 /// `HOST:PORT` as our two options; a host without port leaves our port unchanged, as does torchrun's `localhost:0`
