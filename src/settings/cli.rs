@@ -8,6 +8,7 @@
 
 mod chinese;
 mod complete;
+mod foreign;
 mod help;
 mod line;
 mod man;
@@ -16,6 +17,7 @@ mod options;
 mod parts;
 #[cfg(test)]
 mod tests;
+mod topic;
 mod words;
 
 use std::ffi::OsString;
@@ -28,12 +30,13 @@ use clap::{CommandFactory, Parser};
 use text::lang::{Lang, Text};
 
 pub(crate) use complete::offered;
-pub use help::Topic;
+pub use help::definition;
 use line::Line;
 pub use line::*;
 pub use mistake::Stop;
 pub use options::Options;
 use parts::Parts;
+pub use topic::Topic;
 
 impl Command {
     /// Parses the arguments; the first is the program's own name.
@@ -110,12 +113,4 @@ pub fn descriptions() -> Vec<(String, String)> {
     let line = Line::command();
     let described = |arg: &Arg| Some((arg.get_long()?.to_owned(), arg.get_help()?.to_string()));
     line.get_arguments().filter_map(described).collect()
-}
-
-/// Every command and option with its texts.
-pub fn definition(lang: Lang) -> clap::Command {
-    match lang {
-        Lang::En => Line::command(),
-        Lang::Zh => chinese::command(Line::command(), None),
-    }
 }

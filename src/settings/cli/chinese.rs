@@ -6,8 +6,8 @@
 
 use clap::{Arg, Command};
 
+use super::options;
 use super::parts::launches;
-use super::{help, options};
 use text::columns::fold;
 
 /// By id; an id of two options has the command before it.
@@ -280,6 +280,7 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
 ];
 
 pub(super) const HEADINGS: &[(&str, &str)] = &[
+    (options::COMMON, "常用选项"),
     (options::PROGRAM, "程序"),
     (options::PYTHON, "Python 与环境"),
     (options::NODES, "节点"),
@@ -350,10 +351,7 @@ fn described(command: Command, path: &str, wide: Option<usize>) -> Command {
 }
 
 fn argument(arg: Arg, path: &str, wide: Option<usize>) -> Arg {
-    let heading = arg.get_help_heading().and_then(|heading| {
-        HEADINGS.iter().find(|(known, _)| *known == heading).map(|(_, heading)| *heading)
-    });
-    let arg = match heading {
+    let arg = match arg.get_help_heading().and_then(heading) {
         Some(heading) => arg.help_heading(heading),
         None => arg,
     };
@@ -362,6 +360,10 @@ fn argument(arg: Arg, path: &str, wide: Option<usize>) -> Arg {
         Some((first, _)) => arg.help(broken(first, wide)).long_help(broken(text, wide)),
         None => arg.help(broken(text, wide)),
     }
+}
+
+pub(super) fn heading(english: &str) -> Option<&'static str> {
+    HEADINGS.iter().find(|(known, _)| *known == english).map(|(_, heading)| *heading)
 }
 
 pub(super) fn text_of(path: &str, id: &str) -> Option<&'static str> {
@@ -374,8 +376,7 @@ pub(super) fn text_of(path: &str, id: &str) -> Option<&'static str> {
 pub(super) fn help(rendered: &str) -> String {
     let translated = replaced(rendered, OF_CLAP);
     // clap puts its own colon behind a heading.
-    let (usual, usual_zh) = help::USUAL_HEADING;
-    HEADINGS.iter().chain(&[(usual, usual_zh)]).fold(translated, |text, (_, heading)| {
+    HEADINGS.iter().fold(translated, |text, (_, heading)| {
         text.replace(&format!("\n{heading}:\n"), &format!("\n{heading}：\n"))
     })
 }

@@ -8,12 +8,13 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::{Arg, Command, CommandFactory};
-use clap_complete::Shell;
+use clap_complete::shells::{Elvish, PowerShell};
+use clap_complete::{Generator, Shell, generate};
 
-use super::definition;
-use super::help::Topic;
+use super::help::definition;
 use super::line::Line;
 use super::parts::{Parts, TypedOption, launches, option};
+use super::topic::Topic;
 use text::lang::Lang;
 
 /// Longest description that fits on one line of a menu.
@@ -23,18 +24,21 @@ const BASH: &str = include_str!("complete/ranklaunch.bash");
 const FISH: &str = include_str!("complete/ranklaunch.fish");
 const ZSH: &str = include_str!("complete/ranklaunch.zsh");
 
-/// The script of a shell. Those of others do not ask this program, and know only its options.
+/// The script of a shell. Those of the generator do not ask this program, and know only its options.
 pub(super) fn script(shell: Shell) -> Vec<u8> {
     match shell {
         Shell::Bash => BASH.into(),
         Shell::Fish => FISH.into(),
         Shell::Zsh => ZSH.into(),
-        other => {
-            let mut script = Vec::new();
-            clap_complete::generate(other, &mut brief(Line::command()), "ranklaunch", &mut script);
-            script
-        }
+        Shell::Elvish => generated(Elvish),
+        _ => generated(PowerShell),
     }
+}
+
+fn generated(shell: impl Generator) -> Vec<u8> {
+    let mut script = Vec::new();
+    generate(shell, &mut brief(Line::command()), "ranklaunch", &mut script);
+    script
 }
 
 /// The definition with short descriptions.

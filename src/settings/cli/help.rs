@@ -1,63 +1,18 @@
 //! The help: `-h` with the options that people use, `--help` with all, `help` with commands and topics.
 //!
-//! Takes the definition of the command line; gives texts for a terminal of 80 columns in both languages. The texts of
-//! the topics are in `report`, which knows the exit codes.
+//! Takes the definition of the command line; gives texts for a terminal of 80 columns in both languages.
 
 use std::ffi::OsString;
 
-use clap::{Command, CommandFactory, ValueEnum};
+use clap::{Command, CommandFactory};
 
-use super::chinese;
 use super::line::Line;
 use super::parts::launches;
+use super::topic::Topic;
+use super::{chinese, options};
 use text::columns::padded;
 use text::lang::{Lang, Text};
 use text::text;
-
-/// What `help` explains beside the commands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Topic {
-    Layout,
-    Membership,
-    Hangs,
-    ExitCodes,
-}
-
-impl Topic {
-    pub const ALL: [Topic; 4] = [Topic::Layout, Topic::Membership, Topic::Hangs, Topic::ExitCodes];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Topic::Layout => "layout",
-            Topic::Membership => "membership",
-            Topic::Hangs => "hangs",
-            Topic::ExitCodes => "exit-codes",
-        }
-    }
-
-    pub(crate) fn named(word: &str) -> Option<Topic> {
-        Topic::ALL.into_iter().find(|topic| topic.name() == word)
-    }
-
-    /// Its subject, in one line.
-    pub(crate) fn about(self) -> Text {
-        match self {
-            Topic::Layout => text!(
-                "processes per node and parallel sizes: how they are chosen",
-                "每个节点的进程数与各并行度如何确定"
-            ),
-            Topic::Membership => text!(
-                "nodes, ranks and master: who says what, and how nodes meet",
-                "节点、rank 与 Master：由什么决定，各节点如何集结"
-            ),
-            Topic::Hangs => text!(
-                "jobs that stand still: how they are found, and what to do",
-                "任务卡死：如何发现，如何处理"
-            ),
-            Topic::ExitCodes => text!("all exit codes with their meaning", "全部退出码及其含义"),
-        }
-    }
-}
 
 /// The options of `-h`: id, value, what it does in one line.
 const USUAL: &[(&str, &str, &str, &str)] = &[
@@ -108,12 +63,18 @@ const USUAL: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-pub(super) const USUAL_HEADING: (&str, &str) = ("Common options", "常用选项");
-
 /// Columns for a text beside an option in `-h`.
 const BESIDE: usize = 46;
 /// Columns for a text below an option, with clap's indentation.
 const BELOW: usize = 68;
+
+/// Every command and option with its texts.
+pub fn definition(lang: Lang) -> Command {
+    match lang {
+        Lang::En => Line::command(),
+        Lang::Zh => chinese::command(Line::command(), None),
+    }
+}
 
 /// The help that a line asks for.
 pub(super) fn asked(line: &[OsString], lang: Lang) -> Option<String> {
@@ -138,8 +99,10 @@ fn usual(command: Command, lang: Lang) -> Command {
     if !launches(&command) {
         return command;
     }
-    let (heading, heading_zh) = USUAL_HEADING;
-    let heading = Text::new(heading, heading_zh);
+    let heading = match lang {
+        Lang::En => options::COMMON,
+        Lang::Zh => chinese::heading(options::COMMON).unwrap_or(options::COMMON),
+    };
     command.next_line_help(false).mut_args(|arg| {
         let of_a_launch = arg.get_help_heading().is_some() || arg.is_last_set();
         let rows = USUAL.iter().enumerate();
@@ -147,7 +110,7 @@ fn usual(command: Command, lang: Lang) -> Command {
             Some((at, (_, value, en, zh))) => arg
                 .help(Text::new(*en, *zh).get(lang).to_owned())
                 .value_name(*value)
-                .help_heading(heading.get(lang).to_owned())
+                .help_heading(heading)
                 .display_order(at),
             None => {
                 let takes_values = arg.get_action().takes_values();
@@ -159,7 +122,7 @@ fn usual(command: Command, lang: Lang) -> Command {
 
 /// The commands and the topics, for `help` without a word.
 pub(super) fn list(lang: Lang) -> String {
-    let definition = super::definition(lang);
+    let definition = definition(lang);
     let about =
         |command: &Command| command.get_about().map(ToString::to_string).unwrap_or_default();
     let commands = definition.get_subcommands().map(|one| (one.get_name(), about(one)));

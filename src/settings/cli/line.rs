@@ -12,8 +12,8 @@ use std::sync::{LazyLock, OnceLock};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use super::help::Topic;
 use super::options::Options;
+use super::topic::Topic;
 
 /// What the executable's crate says of its build, for `--version`: lines without ends.
 static BUILD: OnceLock<Vec<&str>> = OnceLock::new();

@@ -9,9 +9,10 @@ use clap::{Arg, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-use super::help::Topic;
+use super::chinese;
+use super::help::definition;
 use super::parts::launches;
-use super::{chinese, definition};
+use super::topic::Topic;
 use text::lang::{Lang, Text};
 
 /// An entry of a section: its name, and what it means in English and in Chinese.
@@ -158,6 +159,9 @@ fn beginning(command: &Command, lang: Lang) -> io::Result<String> {
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
     let mut page = String::from_utf8_lossy(&page).into_owned();
+    // Options and paths are copied, so no hyphens in them; and blanks stretch between Chinese words.
+    let (title, name) = page.split_once(".SH ").unwrap_or_default();
+    page = format!("{title}.nh\n.ad l\n.SH {name}");
     let usage = command.clone().render_usage().to_string();
     page += &section(lang, ("SYNOPSIS", "概要"), |section| {
         section.control("nf", []);

@@ -12,6 +12,8 @@ use std::ffi::OsString;
 
 use clap::Args;
 
+/// The heading of `-h`.
+pub(super) const COMMON: &str = "Common options";
 pub(super) const PROGRAM: &str = "The program";
 pub(super) const PYTHON: &str = "Python and environment";
 pub(super) const NODES: &str = "Nodes";

@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use clap::{Arg, Command};
 
-use super::mistake::{self, Meaning};
+use super::foreign::{self, Meaning};
 
 /// The commands that take a program, the one without a subcommand first.
 const LAUNCHING: &[&str] = &["ranklaunch", "run", "plan", "check", "clean"];
@@ -138,7 +138,7 @@ impl TypedOption {
 
     /// The name of our option that it means.
     fn ours(&self, root: &Command) -> String {
-        match mistake::meaning(&self.name) {
+        match foreign::meaning(&self.name) {
             Some(Meaning::Is(name)) if option(root, &self.name).is_none() => name.to_owned(),
             Some(Meaning::Endpoint) => "master-addr".to_owned(),
             _ => self.name.clone(),

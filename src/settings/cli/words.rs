@@ -10,10 +10,11 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::{ArgAction, Command, CommandFactory};
 
-use super::help::Topic;
+use super::foreign::{self, Meaning};
 use super::line::Line;
-use super::mistake::{self, Meaning};
+use super::mistake;
 use super::parts::{self, Parts, TypedOption, option};
+use super::topic::Topic;
 use verdict::Refusal;
 
 /// A line for clap.
@@ -55,7 +56,7 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
         };
         let mut given = given;
         if launches && option(command, &given.name).is_none() {
-            match mistake::meaning(&given.name) {
+            match foreign::meaning(&given.name) {
                 Some(Meaning::Is(name)) => given.name = name.to_owned(),
                 Some(Meaning::Means(words)) => {
                     line.extend(words.iter().map(OsString::from));

@@ -15,7 +15,10 @@ _ranklaunch() {
     case $kind in
         files) _files && found=0 ;;
         folders) _files -/ && found=0 ;;
-        python) _files -g '*.py' && found=0 ;;
+        python)
+            _path_files -g '*.py' && found=0
+            _path_files -/ && found=0
+            ;;
     esac
     return found
 }
