@@ -4,6 +4,7 @@
 //! that is known only at run time. Launchers are the rows of [`settings::launchers`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::rc::Rc;
 
 use super::launches::{
@@ -377,10 +378,12 @@ impl Reader {
                 stated.insert(field, first.part(&value).at(line));
             }
         }
-        let program = rest.iter().position(|word| word.text() == "--");
-        let program = program.and_then(|at| rest.get(at + 1..)).unwrap_or_default();
+        let words: Vec<OsString> = rest.iter().map(|word| word.text().into()).collect();
+        let program = cli::program_at(&words).and_then(|at| rest.get(at..)).unwrap_or_default();
         let (script, args) = match program.split_first() {
-            Some((word, args)) if !word.text().starts_with('-') => (Some(word.clone()), args),
+            Some((word, args)) if options.module.is_none() && !word.text().starts_with('-') => {
+                (Some(word.clone()), args)
+            }
             _ => (None, program),
         };
         let launch = LaunchCommand::of(Launcher::Ranklaunch, first.line);

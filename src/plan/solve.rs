@@ -458,7 +458,10 @@ impl Plan {
             return Err(Refusal::new(
                 Id::ProgramMissing,
                 text!("no program was given", "没有给出程序"),
-                text!("put it after --, or into the profile", "请写在 -- 之后，或写入配置文件"),
+                text!(
+                    "write ranklaunch [options] SCRIPT.py ARGS…, -m MODULE, -- COMMAND, or name it in the profile",
+                    "请写 ranklaunch [选项] SCRIPT.py ARGS…、-m MODULE 或 -- COMMAND，或在配置文件中给出"
+                ),
             ));
         }
         Ok(())

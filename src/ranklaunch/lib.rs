@@ -148,8 +148,11 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Install { folder } => {
             printing(lang(), |_| commands::without_job::install(Path::new(&folder)))
         }
-        Command::Completions { shell } => {
-            printing(lang(), |_| commands::without_job::completions(shell))
+        Command::Completions { shell, words } => printing(lang(), |lang| {
+            Ok::<_, Refusal>(commands::without_job::completions(shell, words, lang))
+        }),
+        Command::Help { topic, .. } => {
+            printing(lang(), |lang| Ok::<_, Refusal>(commands::without_job::help(topic, lang)))
         }
         Command::Man { output: Some(folder), .. } => {
             printing(lang(), |lang| commands::without_job::man_pages(Path::new(&folder), lang))
@@ -174,7 +177,8 @@ fn writing(command: &Command) -> Options {
         | Command::Dump(cli::Dump { lang, .. })
         | Command::Report(cli::Report { lang, .. })
         | Command::Compare(cli::Compare { lang, .. })
-        | Command::Man { lang, .. } => (&None, lang),
+        | Command::Man { lang, .. }
+        | Command::Help { lang, .. } => (&None, lang),
         _ => (&None, &None),
     };
     Options { color: color.clone(), lang: lang.clone(), ..Options::default() }

@@ -25,7 +25,7 @@ use muster::{Config, Declined, Purpose};
 use node::observe::{Facts, GpuFacts, NetworkFacts};
 use plan::Notes;
 use settings::Settings;
-use settings::cli::Options;
+use settings::cli::{Options, own_words};
 use settings::contract::{Contract, Field};
 use text::lang::Text;
 use text::text;
@@ -54,11 +54,10 @@ pub(super) fn launches_where_the_platform_says(arguments: &[OsString]) -> bool {
         "--muster",
         "--host-root",
     ];
-    let words = arguments.iter().skip(1).map(|word| word.to_string_lossy().replace('_', "-"));
-    let words: Vec<String> = words.collect();
-    let launches = words.first().is_some_and(|word| word == "run" || word.starts_with('-'));
-    let ours = words.iter().take_while(|word| *word != "--");
-    launches && ours.into_iter().all(|word| OWN.iter().all(|own| !word.starts_with(*own)))
+    let ours = own_words(arguments.get(1..).unwrap_or_default()).iter();
+    let mut ours = ours.map(|word| word.to_string_lossy().replace('_', "-")).peekable();
+    let launches = ours.peek().is_some_and(|word| word == "run" || word.starts_with('-'));
+    launches && ours.all(|word| OWN.iter().all(|own| !word.starts_with(*own)))
 }
 
 /// Notifies after a refusal by the plan.

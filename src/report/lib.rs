@@ -36,5 +36,6 @@ pub mod stacks_view;
 pub mod standstill_view;
 pub mod start;
 pub mod top;
+pub mod topics;
 
 pub use ending::Ending;

@@ -1,9 +1,11 @@
 //! The ways to give each setting, for `explain` and completions.
 
+use std::ffi::OsString;
+
 use super::EMBEDDED;
 use super::table::{Allowed, SettingRow, TABLE, Toml};
-use crate::cli::{self, Command, EXPLAINED};
-use text::lang::Text;
+use crate::cli::{self, Command};
+use text::lang::{Lang, Text};
 use verdict::Id;
 
 /// The ways to give a setting, and the values that it allows.
@@ -47,8 +49,9 @@ pub fn forms() -> impl Iterator<Item = Form> {
 }
 
 impl Command {
-    /// The completion script of a shell. `explained` are the words that `explain` knows.
-    pub fn completions(shell: clap_complete::Shell, explained: Vec<String>) -> Vec<u8> {
+    /// What may stand at the end of an unfinished line, for the script of a shell. `explained` are the words that
+    /// `explain` knows.
+    pub fn complete(words: &[OsString], explained: Vec<String>, lang: Lang) -> String {
         let of_row = |row: &SettingRow| match row.allowed {
             Allowed::OneOf(names) if row.toml != Toml::Boolean => {
                 Some((row.name, names.iter().map(ToString::to_string).collect()))
@@ -57,11 +60,15 @@ impl Command {
         };
         let ids =
             Id::checks().flat_map(|id| ["fail", "warn", "off"].map(|what| format!("{id}={what}")));
+        let profiles: Vec<String> = EMBEDDED.iter().map(|(name, _)| (*name).to_owned()).collect();
         let mut values: Vec<(&str, Vec<String>)> = TABLE.iter().filter_map(of_row).collect();
-        values.push(("severity", ids.collect()));
-        values.push(("nproc-per-node", vec!["auto".to_owned()]));
-        values.push((EXPLAINED, explained));
-        let profiles: Vec<&str> = EMBEDDED.iter().map(|(name, _)| *name).collect();
-        cli::completions(shell, &values, &profiles)
+        values.extend([
+            ("severity", ids.collect()),
+            ("nproc-per-node", ["auto", "gpu", "cpu"].map(str::to_owned).to_vec()),
+            ("ids", explained),
+            ("profile", profiles.clone()),
+            ("name", profiles),
+        ]);
+        cli::offered(words, &values, lang)
     }
 }

@@ -124,8 +124,8 @@ fn more_arguments(
                 "-- 之后的第一个词是 {first}，但没有给出脚本"
             ),
             text!(
-                "name it: -- SCRIPT ARGS…, -m MODULE, or a profile with [job] script",
-                "请给出脚本：-- SCRIPT ARGS…、-m MODULE，或在配置文件的 [job] 中写 script"
+                "name it: ranklaunch [options] SCRIPT.py ARGS…, -m MODULE, or a profile with [job] script",
+                "请给出脚本：ranklaunch [选项] SCRIPT.py ARGS…、-m MODULE，或在配置文件的 [job] 中写 script"
             ),
         ));
     };

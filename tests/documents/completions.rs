@@ -5,7 +5,7 @@ use std::process::Command;
 
 use harness::{executable, skipped};
 
-/// A shell, in a folder that holds `wan-mine.toml`. It offers words in place of the last one.
+/// A shell, in a folder that holds `wan-mine.toml` and `train.py`. It offers words in place of the last one.
 struct Shell {
     folder: tempfile::TempDir,
 }
@@ -24,7 +24,9 @@ impl Shell {
         assert!(output.status.success());
         std::fs::write(folder.path().join(file), output.stdout).expect("a script");
         std::fs::create_dir(folder.path().join("here")).expect("a folder");
-        std::fs::write(folder.path().join("here/wan-mine.toml"), "").expect("a file");
+        for file in ["here/wan-mine.toml", "here/train.py"] {
+            std::fs::write(folder.path().join(file), "").expect("a file");
+        }
         Some(Shell { folder })
     }
 
@@ -68,6 +70,16 @@ const CASES: &[(&str, &[&str], &[&str])] = &[
     ("ranklaunch profile ", &["list", "show", "new", "check"], &[]),
     ("ranklaunch profile show z", &["zimdb"], &[]),
     ("ranklaunch pl", &["plan"], &["check"]),
+    ("ranklaunch ", &["plan", "explain", "train.py"], &["--nnodes", "wan-mine.toml"]),
+    ("ranklaunch -", &["--nnodes", "--help"], &["plan", "train.py"]),
+    ("ranklaunch --nnodes 2 ", &["run", "train.py"], &["--nnodes", "wan-mine.toml"]),
+    ("ranklaunch plan ", &["train.py"], &["check", "--format", "wan-mine.toml"]),
+    ("ranklaunch explain cuda_o", &["cuda_oom"], &["wan-mine.toml"]),
+    ("ranklaunch help ", &["layout", "exit-codes", "plan"], &["train.py"]),
+    ("ranklaunch -- ", &["train.py", "wan-mine.toml"], &["plan", "--nnodes"]),
+    ("ranklaunch init -- ", &["train.py", "wan-mine.toml"], &["--grace"]),
+    ("ranklaunch train.py --data w", &["wan-mine.toml"], &["train.py"]),
+    ("ranklaunch -m package.train ", &["wan-mine.toml"], &["plan"]),
 ];
 
 fn check(offered: impl Fn(&str) -> Vec<String>) {

@@ -33,6 +33,7 @@ const COMMANDS: &[&str] = &[
     "ps",
     "logs",
     "dump",
+    "help",
 ];
 
 fn printed(words: &[&str], variables: &[(&str, &str)]) -> String {
@@ -57,7 +58,7 @@ fn all(lang: &str, commands: &[&str]) -> String {
         // The shared options are in the help of the main command.
         let own = match *command {
             "" => shown.as_str(),
-            _ => ["\nThe job:\n", "\n任务：\n"]
+            _ => ["\nThe program:\n", "\n程序：\n"]
                 .into_iter()
                 .find_map(|heading| Some(shown.split_once(heading)?.0))
                 .unwrap_or(&shown),
@@ -70,8 +71,59 @@ fn all(lang: &str, commands: &[&str]) -> String {
 #[test]
 fn help_matches_its_snapshot() {
     for lang in ["en", "zh"] {
-        compare(&format!("help.{lang}"), &all(lang, COMMANDS));
+        let mut text = all(lang, COMMANDS);
+        for words in [&["-h"][..], &["plan", "-h"], &["help"]] {
+            let shown = printed(words, &[("RANKLAUNCH_LANG", lang), ("COLUMNS", "80")]);
+            let _ = writeln!(text, "$ ranklaunch {}\n{shown}", words.join(" "));
+        }
+        compare(&format!("help.{lang}"), &text);
     }
+}
+
+/// Columns of a terminal.
+fn columns(line: &str) -> usize {
+    line.chars().map(|one| if one.is_ascii() { 1 } else { 2 }).sum()
+}
+
+#[test]
+fn short_help_has_one_line_for_each_option_and_command() {
+    for lang in ["en", "zh"] {
+        let variables = [("RANKLAUNCH_LANG", lang), ("COLUMNS", "80")];
+        let short = printed(&["-h"], &variables);
+        for line in short.lines() {
+            assert!(columns(&line.replace('…', ".")) <= 80, "{lang}: {line}");
+        }
+        let lines: Vec<&str> = short.lines().filter(|line| line.starts_with("  ")).collect();
+        let options = lines.iter().filter(|line| line.trim_start().starts_with('-'));
+        // With --help and --version.
+        assert_eq!(options.count(), 17, "{short}");
+        for command in COMMANDS.iter().filter(|name| !name.is_empty() && !name.contains(' ')) {
+            let of = |line: &&&str| line.starts_with(&format!("  {command} "));
+            assert_eq!(lines.iter().filter(of).count(), 1, "{lang}: {command}\n{short}");
+        }
+        let usage = lines.iter().filter(|line| line.trim_start().starts_with("ranklaunch "));
+        let commands = COMMANDS.iter().filter(|name| !name.is_empty() && !name.contains(' '));
+        assert_eq!(
+            lines.len(),
+            17 + usage.count() + commands.count(),
+            "a text has two lines\n{short}"
+        );
+    }
+}
+
+#[test]
+fn topic_is_printed_and_unknown_word_is_refused_with_the_list() {
+    for topic in ["layout", "membership", "hangs", "exit-codes"] {
+        let (en, zh) =
+            (printed(&["help", topic], &[]), printed(&["help", topic, "--lang", "zh"], &[]));
+        assert!(en.contains("docs/") && zh.contains("zh-CN.md") && en != zh, "{topic}");
+        assert!(printed(&["help"], &[]).contains(&format!("\n  {topic} ")));
+    }
+    let output = Command::new(executable()).args(["help", "qqqq"]).env_clear().output();
+    let output = output.expect("it runs");
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("membership, hangs") && said.contains("plan, check"), "{said}");
 }
 
 #[test]
@@ -122,7 +174,7 @@ fn chinese_help_has_no_english_sentence() {
 
 #[test]
 fn help_uses_the_chosen_language() {
-    let chinese = "启动分布式 PyTorch 任务";
+    let chinese = "启动任务在本节点上的部分";
     for (words, variables, is_chinese) in [
         (&["--help"][..], &[][..], false),
         (&["--help"], &[("LANG", "zh_CN.UTF-8")], true),
@@ -142,10 +194,8 @@ fn help_uses_the_chosen_language() {
 /// Chinese help fits a terminal of 80 columns.
 #[test]
 fn no_line_of_chinese_help_is_too_wide() {
-    let wide =
-        |line: &str| line.chars().map(|one| if one.is_ascii() { 1 } else { 2 }).sum::<usize>();
     let text = all("zh", COMMANDS);
     let long: Vec<&str> =
-        text.lines().filter(|line| !line.contains("ranklaunch ") && wide(line) > 82).collect();
+        text.lines().filter(|line| !line.contains("ranklaunch ") && columns(line) > 82).collect();
     assert!(long.is_empty(), "{}", long.join("\n"));
 }

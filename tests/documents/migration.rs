@@ -87,7 +87,7 @@ fn typed(option: &str) -> (String, Option<Typed>) {
     let refused = said.contains("exit code 64 (flags)");
     let explained = said.contains("is an option of ")
         || (refused
-            && !said.contains("arguments of the script go after --")
+            && !said.contains("arguments of the script go behind it")
             && !said.contains("did you mean"));
     let known = match (refused, explained) {
         (false, _) => Some(Typed::Taken),

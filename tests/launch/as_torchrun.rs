@@ -196,6 +196,31 @@ fn stopped_elastic_job_restarts_no_rank() {
 }
 
 #[test]
+fn script_and_module_get_the_words_that_torchrun_gives_them() {
+    for line in [
+        &["--nproc_per_node", "1", "args.py", "--lr", "1", "--", "--help", "-m", "plan"][..],
+        &["--nnodes=1", "args.py", "--version", "--nproc_per_node", "7", "args.py"],
+        &["-m", "--nproc_per_node=1", "args", "--log-dir", "--", "x"],
+        &["--module", "args", "-h"],
+    ] {
+        let launcher = Launcher::new(run_args("direct", 1)).args(line);
+        let folder = launcher.folder().to_owned();
+        let script = "import sys\nprint('got', sys.argv[1:])\n";
+        std::fs::write(folder.join("args.py"), script).expect("written");
+        let torchrun = Command::new(python())
+            .args(["-m", "torch.distributed.run"])
+            .args(line)
+            .current_dir(&folder)
+            .output()
+            .expect("it runs");
+        let torchrun = String::from_utf8_lossy(&torchrun.stdout).into_owned();
+        assert!(torchrun.starts_with("got ["), "{line:?}: {torchrun}");
+        let ended = launcher.run().expect_code(0);
+        assert_eq!(ended.out, torchrun, "{line:?}");
+    }
+}
+
+#[test]
 fn torchrun_variables_set_how_the_program_starts() {
     let of = |set: &[(&str, &str)], program: &[&str]| {
         let launcher = Launcher::new(run_args("direct", 1)).args(["--"]).args(program);

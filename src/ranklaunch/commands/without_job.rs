@@ -1,6 +1,6 @@
 //! The commands that need no job: `init -- COMMAND…` runs any command under the guard, `wait HOST:PORT` waits until
-//! a port answers, as a launch does, `install` copies the executable into a folder, `completions` and `man` print the
-//! shell completions and the manual pages, `lint MANIFEST…` reports mistakes in manifests that would fail at run time,
+//! a port answers, as a launch does, `install` copies the executable into a folder, `completions`, `man` and `help` print
+//! the shell completions, the manual pages and the topics, `lint MANIFEST…` reports mistakes in manifests that would fail at run time,
 //! `profile` lists, shows, creates and checks profiles.
 //!
 //! The image of the executable is built FROM scratch and so has no `cp`. An init container that copies the file
@@ -15,12 +15,13 @@ use std::{fs, io};
 
 use super::output::{block_on, print, refuse, say, show, terminal_width};
 use crate::open::{RetryRules, catalogue_with};
+use diagnose::catalogue;
 use linux::host::Host;
 use plan::placeholders;
 use preflight::prepare::{self, Wait, no_process};
 use report::findings::ExitCode;
-use report::{Ending, closing, settings_view};
-use settings::cli::{self, Command, Options, ProfileAction};
+use report::{Ending, closing, settings_view, topics};
+use settings::cli::{self, Command, Options, ProfileAction, Topic};
 use settings::{KnownProfile, LayoutRule, Program, Settings};
 use text::lang::{Lang, Text, cause};
 use text::text;
@@ -158,15 +159,34 @@ fn copy_into(folder: &Path) -> io::Result<PathBuf> {
     Ok(file)
 }
 
-pub(crate) fn completions(shell: clap_complete::Shell) -> Result<i32, Refusal> {
-    let codes = ExitCode::all().into_iter().map(|code| code.number().to_string());
-    let ids = Id::ALL.iter().map(ToString::to_string).chain(codes);
-    print(Command::completions(shell, ids.collect()));
-    Ok(0)
+/// The script of a shell, or what may stand at the end of `words`, for which a script asks.
+pub(crate) fn completions(
+    shell: clap_complete::Shell,
+    words: Option<Vec<OsString>>,
+    lang: Lang,
+) -> i32 {
+    match words {
+        None => print(Command::completions(shell)),
+        Some(words) => {
+            let codes = ExitCode::all().into_iter().map(|code| code.number().to_string());
+            let failures = catalogue().rows().iter().map(|row| row.id.to_string());
+            let ids = Id::ALL.iter().map(ToString::to_string).chain(failures).chain(codes);
+            print(Command::complete(&words, ids.collect(), lang));
+        }
+    }
+    0
+}
+
+pub(crate) fn help(topic: Option<Topic>, lang: Lang) -> i32 {
+    print(match topic {
+        Some(topic) => topics::text(topic, lang),
+        None => Command::help_list(lang),
+    });
+    0
 }
 
 pub(crate) fn man(lang: Lang) -> Result<i32, Refusal> {
-    printed(Command::man(lang), lang, |Text { en, zh }| {
+    printed(Command::man(lang, &topics::exit_codes()), lang, |Text { en, zh }| {
         let text = text!("cannot write the manual page: {en}", "无法输出手册页：{zh}");
         (text, Verdict::Internal)
     })
@@ -174,7 +194,7 @@ pub(crate) fn man(lang: Lang) -> Result<i32, Refusal> {
 
 /// Writes a page of each command into `folder` and prints their files.
 pub(crate) fn man_pages(folder: &Path, lang: Lang) -> Result<i32, Refusal> {
-    let written = Command::man_pages(lang).and_then(|pages| {
+    let written = Command::man_pages(lang, &topics::exit_codes()).and_then(|pages| {
         fs::create_dir_all(folder)?;
         pages.into_iter().try_fold(String::new(), |files, (name, page)| {
             let file = folder.join(name);
@@ -319,7 +339,7 @@ fn said(settings: &Settings) -> String {
         Some(Program::Command { argv }) => {
             argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
         }
-        None => text!("none; it is given after --", "无，由 -- 之后给出").get(lang).to_owned(),
+        None => text!("none; the command line gives it", "无，由命令行给出").get(lang).to_owned(),
     };
     let engine = settings.engine.value.to_string();
     let layout = match settings.layout.rule.value {

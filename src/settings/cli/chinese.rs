@@ -7,6 +7,7 @@
 use clap::{Arg, Command};
 
 use super::options;
+use super::parts::launches;
 use text::columns::fold;
 
 /// By id; an id of two options has the command before it.
@@ -71,6 +72,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("install.folder", "目标目录；不存在时会自动创建"),
     ("man.output", "把各命令的手册页分别写入该目录，而不是输出一页"),
     ("completions.shell", "为哪种 shell 生成"),
+    ("help.topic", "子命令，或主题：layout、membership、hangs、exit-codes"),
     (
         "profile",
         "从配置文件读取设置：内置配置文件的名称（wan22、taehv、zimdb）或 TOML 文件 [默认：若存在，取可执行文件所在目录、工作目录或 /etc/ranklaunch 中的 ranklaunch.toml]",
@@ -188,7 +190,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("host_root", "从该目录而不是 / 读取本节点的文件（用于问题报告和测试）"),
     (
         "program",
-        "程序及其参数，写在 -- 之后\n\n.py 文件、-m MODULE，或任何其他命令。{ulysses_size}、{ring_size}、{world_size}、{nproc_per_node}、{nnodes}、{node_rank}、{run_id}、{timestamp} 以及配置文件 [[select]] 中定义的名称会被替换；{{name}} 表示原样的 {name}。使用配置文件时，若 -- 之后只有参数而没有程序，这些参数会追加到配置文件的参数之后。",
+        "程序及其参数\n\n.py 文件、-m MODULE，或写在 -- 之后的任何其他命令。{ulysses_size}、{ring_size}、{world_size}、{nproc_per_node}、{nnodes}、{node_rank}、{run_id}、{timestamp} 以及配置文件 [[select]] 中定义的名称会被替换；{{name}} 表示原样的 {name}。使用配置文件时，若 -- 之后只有参数而没有程序，这些参数会追加到配置文件的参数之后。",
     ),
 ];
 
@@ -218,7 +220,7 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
     ("wait", "只等待 HOST:PORT 可以连接", ""),
     (
         "init",
-        "在 guard 进程之下运行任意命令：可作为容器的 init，不留下任何进程",
+        "作为容器的 init 运行任意命令，不留下任何进程",
         "转发信号，回收孤儿进程，移交终端，并返回命令的退出码（126 和 127 与 shell 相同，信号 n 为 128 + n）。命令的遗留进程先收到 TERM，宽限期过后收到 KILL。没有配置，也没有 agent。第一次中断至少 1 秒之后的第二次中断等同于 KILL。",
     ),
     (
@@ -228,17 +230,17 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
     ),
     (
         "explain",
-        "从日志中找出任务失败的根本原因，或解释 ID 与退出码",
+        "从日志中找出失败的根本原因，或解释 ID 与退出码",
         "文件、日志目录或 -（标准输入）会作为同一任务的日志读取，无论任务由什么启动：torchrun、accelerate、Ray、Slurm、kubectl logs、kubectl describe；也支持 gzip 与 zstd。每个检查项、拒绝启动、警告、结束原因和 lint 规则都有 ID，显示在消息中退出码之后的括号里。不带参数时列出本程序的全部 ID。",
     ),
     (
         "stacks",
-        "显示正在运行的任务在所有节点上的各 rank 此刻在做什么：Python 栈",
+        "显示正在运行的任务在所有节点上各 rank 的 Python 栈",
         "栈相同的 rank 归为一组，成员最少的组排在最前。各 rank 照常运行：不附加、不暂停、不发送信号，Python 中也无需安装任何包。支持 CPython 3.8 至 3.15；其他进程显示内核状态。请在任务的容器中以其用户或 root 运行。",
     ),
     (
         "top",
-        "在终端中实时显示任务在所有节点上的状态：rank、GPU、流量、日志、调用栈",
+        "实时查看任务在所有节点上的状态：rank、GPU、日志、调用栈",
         "显示每个 rank 的状态、CPU、内存与 GPU，每个节点的频率、功耗与流量，各 rank 的最后一行输出及其时间、重启次数和发现的问题。可跟随某个 rank 的日志，查看其调用栈，以及计划及其理由。只读：退出或杀掉它都不影响任务。按 ? 显示按键。",
     ),
     ("ps", "列出此处正在运行的任务及其全部节点", ""),
@@ -254,10 +256,10 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
     ),
     (
         "report",
-        "根据日志目录，为已结束或中断的运行写出报告",
-        "一个 HTML 文件，包含全部内容，不发出任何请求：结论与日志中的相关行、时间线、利用率、计划及其理由、检查结果，以及时间去向。每次运行都会自行写出：run.json 旁的 report.html，以及节点 0 上运行目录中的整个任务的报告。本命令用于被杀死的运行，或由拷贝到一处的多个节点的目录生成报告。",
+        "为已结束或中断的运行写出报告",
+        "取自日志目录：一个 HTML 文件，包含全部内容，不发出任何请求：结论与日志中的相关行、时间线、利用率、计划及其理由、检查结果，以及时间去向。每次运行都会自行写出：run.json 旁的 report.html，以及节点 0 上运行目录中的整个任务的报告。本命令用于被杀死的运行，或由拷贝到一处的多个节点的目录生成报告。",
     ),
-    ("compare", "显示两次运行的差异：结果、版本、计划、环境变量、检查、时间", ""),
+    ("compare", "显示两次运行的差异：结果、计划、环境变量等", ""),
     ("profile", "列出、显示、新建或检查配置文件", ""),
     ("profile list", "列出 --profile 在此处能找到的配置文件及其位置", ""),
     (
@@ -274,19 +276,25 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
     ),
     ("completions", "输出 shell 的补全脚本", ""),
     ("man", "输出手册页（troff）", ""),
+    ("help", "说明子命令或主题，例如 layout 或 hangs", "不带参数时列出全部子命令和主题。"),
 ];
 
 pub(super) const HEADINGS: &[(&str, &str)] = &[
-    (options::JOB, "任务"),
-    (options::MEMBERSHIP, "节点"),
+    (options::COMMON, "常用选项"),
+    (options::PROGRAM, "程序"),
+    (options::PYTHON, "Python 与环境"),
+    (options::NODES, "节点"),
     (options::LAYOUT, "进程与布局"),
-    (options::START, "启动之前"),
-    (options::END, "停止与重启"),
+    (options::CHECKS, "检查与残留进程"),
+    (options::RESTARTS, "卡死、重启与停止"),
     (options::LOGS, "日志与控制台"),
-    (options::PROGRAM, "本程序"),
+    (options::STATUS, "供其他程序读取的状态"),
+    (options::MESSAGES, "语言与问题报告"),
 ];
 
-const AFTER: &str = "每个选项同时也是变量：--master-port 对应 RANKLAUNCH_MASTER_PORT。命令行选项优先于变量，变量优先于配置文件，配置文件优先于平台给出的信息。\n\n示例：";
+const AFTER: &str = "ranklaunch --help 显示全部选项，ranklaunch help 列出主题。";
+
+const AFTER_LONG: &str = "每个选项同时也是变量：--master-port 对应 RANKLAUNCH_MASTER_PORT。命令行选项优先于变量，变量优先于配置文件，配置文件优先于平台给出的信息。\n\n示例：";
 
 /// clap's own words, in the order of appearance.
 const OF_CLAP: &[(&str, &str)] = &[
@@ -310,35 +318,31 @@ const OF_CLAP: &[(&str, &str)] = &[
 
 const OF_MAN: &[(&str, &str)] = &[
     (".SH NAME\n", ".SH 名称\n"),
-    (".SH SYNOPSIS\n", ".SH 概要\n"),
-    (".SH DESCRIPTION\n", ".SH 描述\n"),
     (".SH OPTIONS\n", ".SH 选项\n"),
-    (".SH SUBCOMMANDS\n", ".SH 子命令\n"),
-    (".SH EXTRA\n", ".SH 补充说明\n"),
     (".SH VERSION\n", ".SH 版本\n"),
-    ("\\fIsubcommands\\fR", "\\fI子命令\\fR"),
 ];
 
 /// The definition with Chinese texts. For help the lines are wrapped at `wide` columns, since
 /// clap wraps only at blanks.
 pub(super) fn command(line: Command, wide: Option<usize>) -> Command {
-    let examples = line.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let examples = line.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let examples = examples.split_once("Examples:").map_or("", |(_, examples)| examples);
-    let after = format!("{}{examples}", broken(AFTER, wide));
-    described(line, "", wide).after_help(after)
+    let long = format!("{}{examples}", broken(AFTER_LONG, wide));
+    described(line, "", wide).after_help(AFTER).after_long_help(long)
 }
 
 fn described(command: Command, path: &str, wide: Option<usize>) -> Command {
     let command = match COMMANDS.iter().find(|(name, ..)| *name == path) {
-        Some((_, about, "")) => command.about(broken(about, wide)),
+        Some((_, about, "")) => command.about(*about),
         Some((_, about, more)) => {
-            let about = broken(about, wide);
             let long = format!("{about}\n\n{}", broken(more, wide));
-            command.about(about).long_about(long)
+            command.about(*about).long_about(long)
         }
         None => command,
     };
-    command.next_line_help(true).mut_args(|arg| argument(arg, path, wide)).mut_subcommands(
+    // In the help of these every option has lines of its own anyway, and commands fit beside their names.
+    let below = !launches(&command);
+    command.next_line_help(below).mut_args(|arg| argument(arg, path, wide)).mut_subcommands(
         |below| {
             let path = format!("{path} {}", below.get_name());
             described(below, path.trim_start(), wide)
@@ -347,10 +351,7 @@ fn described(command: Command, path: &str, wide: Option<usize>) -> Command {
 }
 
 fn argument(arg: Arg, path: &str, wide: Option<usize>) -> Arg {
-    let heading = arg.get_help_heading().and_then(|heading| {
-        HEADINGS.iter().find(|(known, _)| *known == heading).map(|(_, heading)| *heading)
-    });
-    let arg = match heading {
+    let arg = match arg.get_help_heading().and_then(heading) {
         Some(heading) => arg.help_heading(heading),
         None => arg,
     };
@@ -359,6 +360,10 @@ fn argument(arg: Arg, path: &str, wide: Option<usize>) -> Arg {
         Some((first, _)) => arg.help(broken(first, wide)).long_help(broken(text, wide)),
         None => arg.help(broken(text, wide)),
     }
+}
+
+pub(super) fn heading(english: &str) -> Option<&'static str> {
+    HEADINGS.iter().find(|(known, _)| *known == english).map(|(_, heading)| *heading)
 }
 
 pub(super) fn text_of(path: &str, id: &str) -> Option<&'static str> {

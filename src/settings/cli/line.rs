@@ -13,37 +13,39 @@ use std::sync::{LazyLock, OnceLock};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::options::Options;
+use super::topic::Topic;
 
 /// What the executable's crate says of its build, for `--version`: lines without ends.
 static BUILD: OnceLock<Vec<&str>> = OnceLock::new();
 
-/// The argument of `explain`, by its name in the values for completions.
-pub(crate) const EXPLAINED: &str = "ids";
-
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Launch this node's part of the job (also what happens without a subcommand)
+    /// Launch this node's part of the job (also without a subcommand)
     ///
     /// Reads what the platform says about the job, checks the node, ends what an earlier run left
     /// behind, waits for the master and starts the engine. Then it supervises every process,
     /// captures all output and reports one verdict.
+    #[command(override_usage = usage("run "))]
     Run(Options),
     /// Show what run would do and why; change nothing
+    #[command(override_usage = usage("plan "))]
     Plan(Plan),
     /// Examine this node and its network; launch nothing
     ///
     /// Checks GPUs, limits, network, RDMA, python and storage, and tells for each whether a launch
     /// would fail, warn or go on. Exits with the code of the first check that fails.
+    #[command(override_usage = usage("check "))]
     Check(Check),
     /// End stale processes of earlier runs and do nothing else
     ///
     /// Ends only what is proven to be left over: processes with the marker of a ranklaunch job
     /// whose agent is dead, and ranks of the same script, user and container whose launcher is
     /// dead. --stale force ends every process of that script, user and container, launchers included.
+    #[command(override_usage = usage("clean "))]
     Clean(Clean),
     /// Wait until HOST:PORT accepts connections and do nothing else
     Wait(Wait),
-    /// Run any command under the guard: a container's init that leaves no process behind
+    /// Run any command as a container's init, leaving no process behind
     ///
     /// Forwards signals, reaps orphans, hands over the terminal and exits with the command's exit
     /// code (126 and 127 as shells do, 128 + n for signal n). Processes that the command leaves
@@ -58,7 +60,7 @@ pub enum Command {
     /// their commands. Exits with 1 when something was found (parts that cannot be read are named
     /// but do not count), 64 when a manifest is not YAML.
     Lint(Lint),
-    /// Name the root cause of a failed job from its logs, or explain an id or an exit code
+    /// Name the root cause in a job's logs, or explain an id or a code
     ///
     /// A file, a folder of logs or - for standard input is read as the logs of one job, whatever
     /// started it: torchrun, accelerate, Ray, Slurm, kubectl logs, kubectl describe; gzip and zstd
@@ -66,14 +68,14 @@ pub enum Command {
     /// show in brackets behind the exit code. Without an argument all ids of this program are
     /// listed.
     Explain(Explain),
-    /// Show what the ranks of a running job do now, on all nodes: their Python stacks
+    /// Show the Python stacks of a running job's ranks, on all nodes
     ///
     /// Ranks with equal stacks are one group, and the smallest group comes first. The ranks run
     /// on: nothing is attached, stopped or signalled, and python needs no package. CPython 3.8 to
     /// 3.15; of any other process the kernel's state is shown. Run it in the job's container, as
     /// its user or as root.
     Stacks(Stacks),
-    /// Show a running job on all its nodes in the terminal: ranks, GPUs, traffic, logs, stacks
+    /// Watch a running job on all its nodes: ranks, GPUs, logs, stacks
     ///
     /// Shows state, CPU, memory and GPU of each rank, clocks, power and traffic of each node, the
     /// last line of each rank and its age, restarts and findings. Follows the log of a rank, shows
@@ -87,21 +89,21 @@ pub enum Command {
     /// Of a job that runs, of all its nodes; of a run that has ended, what its log folder holds.
     /// Without RUN it is the job that runs here, else the latest run of the log folder.
     Logs(LogsOf),
-    /// Write the evidence of a running job into a folder, for a bug report
+    /// Write a running job's evidence into a folder, for a bug report
     ///
     /// Of all nodes: stacks, torch's flight recorders, plans, journals, the last lines of the ranks
     /// and what the kernel says of them. Secrets are masked. The ranks run on. ranklaunch explain
     /// FOLDER reads the flight recorders. Run it in the job's container, as its user or as root.
     Dump(Dump),
-    /// Write the report of a run that is over, or was cut off, from its log folders
+    /// Write the report of a run that is over or was cut off
     ///
-    /// One HTML file that holds everything and asks for nothing: verdict with the lines of the log,
+    /// From its log folders: one HTML file that holds everything and asks for nothing: verdict with the lines of the log,
     /// timeline, utilisation, plan with its reasons, checks, and where the time went. Each run
     /// writes it by itself: report.html beside run.json, and on node 0 one of the whole job in the
     /// run's folder. This writes it for a run that was killed, or from the folders of several nodes
     /// that were copied to one place.
     Report(Report),
-    /// Show what differs between two runs: outcome, versions, plan, variables, checks, times
+    /// Show what differs between two runs: outcome, plan, variables
     Compare(Compare),
     /// List, show, create or check profiles
     Profile {
@@ -122,6 +124,9 @@ pub enum Command {
         /// The shell that the script is for
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
+        /// The words of an unfinished line, for which the script asks at each TAB
+        #[arg(last = true, value_name = "WORDS", hide = true)]
+        words: Option<Vec<OsString>>,
     },
     /// Print the manual page (troff)
     Man {
@@ -132,6 +137,24 @@ pub enum Command {
         #[arg(long, value_name = "LANG")]
         lang: Option<OsString>,
     },
+    /// Explain a command or a topic, such as layout or hangs
+    ///
+    /// Without a word it lists all commands and topics.
+    Help {
+        /// A command, or a topic: layout, membership, hangs or exit-codes
+        #[arg(value_name = "COMMAND|TOPIC", value_enum, hide_possible_values = true)]
+        topic: Option<Topic>,
+        /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+        #[arg(long, value_name = "LANG")]
+        lang: Option<OsString>,
+    },
+}
+
+/// The forms of a launch, as clap shows usage.
+fn usage(command: &str) -> String {
+    let forms = ["SCRIPT.py ARGS…", "-m MODULE ARGS…", "-- COMMAND ARGS…"];
+    let lines = forms.map(|form| format!("ranklaunch {command}[OPTIONS] {form}"));
+    lines.join("\n       ")
 }
 
 impl Command {
@@ -430,13 +453,16 @@ pub enum AnnotatedFormat {
     max_term_width = 100,
     args_override_self = true,
     disable_help_subcommand = true,
-    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]\n       ranklaunch explain [LOG…|-|ID|CODE] [--profile NAME|FILE] [--format text|json|github]\n       ranklaunch stacks [RUN] [--node N] [--rank N] [--format text|json]\n       ranklaunch top [RUN|HOST:PORT]\n       ranklaunch ps [--all] [--format text|json]\n       ranklaunch logs [RUN|DIR] [-f] [--rank RANKS] [--since TIME] [--grep REGEX]\n       ranklaunch dump [RUN] [--output DIR]\n       ranklaunch report RUN… [--output FILE]\n       ranklaunch compare RUN RUN [--format text|json]\n       ranklaunch profile list|show NAME|new|check FILE",
-    after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag \
+    override_usage = usage("") + "\n       ranklaunch COMMAND …",
+    after_help = "ranklaunch --help shows all options, ranklaunch help lists topics.",
+    after_long_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag \
         overrides a variable, a variable the profile, and the profile what the platform says.\n\n\
         Examples:\n  \
+        ranklaunch train.py --epochs 3\n  \
         ranklaunch --profile wan22\n  \
-        ranklaunch plan --layout ulysses-world --heads 40 -- generate.py --ulysses_size {ulysses_size}\n  \
-        ranklaunch --nnodes 2 --node-rank 1 --master-addr 172.31.0.80 -- train.py --epochs 3"
+        ranklaunch plan --layout ulysses-world --heads 40 generate.py --ulysses_size {ulysses_size}\n  \
+        ranklaunch --nnodes 2 --node-rank 1 --master-addr 172.31.0.80 -m package.train --lr 1\n  \
+        ranklaunch -- ./solver --steps 100"
 )]
 pub(super) struct Line {
     #[command(subcommand)]

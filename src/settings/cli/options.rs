@@ -12,13 +12,17 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-pub(super) const JOB: &str = "The job";
-pub(super) const MEMBERSHIP: &str = "Nodes";
+/// The heading of `-h`.
+pub(super) const COMMON: &str = "Common options";
+pub(super) const PROGRAM: &str = "The program";
+pub(super) const PYTHON: &str = "Python and environment";
+pub(super) const NODES: &str = "Nodes";
 pub(super) const LAYOUT: &str = "Processes and layout";
-pub(super) const START: &str = "Before the start";
-pub(super) const END: &str = "Stopping and restarting";
+pub(super) const CHECKS: &str = "Checks and stale processes";
+pub(super) const RESTARTS: &str = "Hangs, restarts and stopping";
 pub(super) const LOGS: &str = "Logs and console";
-pub(super) const PROGRAM: &str = "This program";
+pub(super) const STATUS: &str = "Status for other programs";
+pub(super) const MESSAGES: &str = "Language and bug reports";
 
 /// The options that run, plan, check and clean share, as raw text.
 ///
@@ -28,57 +32,78 @@ pub struct Options {
     /// Take settings from a profile: the name of an embedded one (wan22, taehv, zimdb) or a TOML
     /// file [default: ranklaunch.toml beside the executable, in the working directory or in
     /// /etc/ranklaunch, if it exists]
-    #[arg(long, value_name = "NAME|FILE", help_heading = JOB)]
+    #[arg(long, value_name = "NAME|FILE", help_heading = PROGRAM)]
     pub profile: Option<OsString>,
     /// Run a Python module instead of a script, as python -m does
-    #[arg(short, long, value_name = "NAME", help_heading = JOB)]
+    #[arg(short, long, value_name = "NAME", help_heading = PROGRAM)]
     pub module: Option<OsString>,
     /// What starts the ranks: torchrun, accelerate, deepspeed, direct (ranklaunch itself), or
     /// command (the job's own launcher, run once per node) [default: torchrun]
-    #[arg(long, value_name = "ENGINE", help_heading = JOB)]
+    #[arg(long, value_name = "ENGINE", help_heading = PROGRAM)]
     pub engine: Option<OsString>,
-    /// Python interpreter [default: that of the conda environment, the virtualenv or PATH]
-    #[arg(long, value_name = "PATH", help_heading = JOB)]
-    pub python: Option<OsString>,
     /// Change to this folder: relative paths (script, arguments, files of the engine, logs) start
     /// there; only the profile is searched before [default: where ranklaunch is started]
-    #[arg(long, value_name = "DIR", help_heading = JOB)]
+    #[arg(long, value_name = "DIR", help_heading = PROGRAM)]
     pub chdir: Option<OsString>,
-    /// Use this conda environment, found without activating it
-    #[arg(long, value_name = "NAME", help_heading = JOB)]
-    pub conda_env: Option<OsString>,
-    /// Set a variable for the ranks, overriding the container's; repeatable
-    #[arg(long, value_name = "K=V", help_heading = JOB)]
-    pub env: Vec<OsString>,
     /// Give the terminal to the only rank, so that pdb works
-    #[arg(long, help_heading = JOB)]
+    #[arg(long, help_heading = PROGRAM)]
     pub interactive: bool,
 
+    /// Python interpreter [default: that of the conda environment, the virtualenv or PATH]
+    #[arg(long, value_name = "PATH", help_heading = PYTHON)]
+    pub python: Option<OsString>,
+    /// Use this conda environment, found without activating it
+    #[arg(long, value_name = "NAME", help_heading = PYTHON)]
+    pub conda_env: Option<OsString>,
+    /// Set a variable for the ranks, overriding the container's; repeatable
+    #[arg(long, value_name = "K=V", help_heading = PYTHON)]
+    pub env: Vec<OsString>,
+    /// Import once per node what the program imports, and fork the ranks from that interpreter: off, auto
+    /// (where that is safe) or required [default: off]
+    #[arg(long, value_name = "WHETHER", help_heading = PYTHON)]
+    pub warm: Option<OsString>,
+    /// A module that --warm imports as well, or does not import: diffusers, -apex; repeatable
+    #[arg(long, value_name = "[-]MODULE", help_heading = PYTHON, allow_hyphen_values = true)]
+    pub warm_modules: Vec<OsString>,
+    /// Start torch's worker server in the Python of each rank, to be asked when the job stands still:
+    /// auto or off [default: auto]
+    #[arg(long, value_name = "WHETHER", help_heading = PYTHON)]
+    pub inject: Option<OsString>,
+
     /// Number of nodes [default: what the platform says]
-    #[arg(long, value_name = "N", help_heading = MEMBERSHIP)]
+    #[arg(long, value_name = "N", help_heading = NODES)]
     pub nnodes: Option<OsString>,
     /// All hosts of the job, in order: host0,host1 or host[0-3]. The same line starts every host, which
     /// finds its own place; replaces --nnodes, --node-rank and --master-addr
-    #[arg(long, value_name = "HOST,HOST", help_heading = MEMBERSHIP)]
+    #[arg(long, value_name = "HOST,HOST", help_heading = NODES)]
     pub nodes: Option<OsString>,
     /// Rank of this node, from 0 [default: what the platform says]
-    #[arg(long, value_name = "N", help_heading = MEMBERSHIP)]
+    #[arg(long, value_name = "N", help_heading = NODES)]
     pub node_rank: Option<OsString>,
     /// Name or address of node 0 [default: what the platform says]
-    #[arg(long, value_name = "HOST", help_heading = MEMBERSHIP)]
+    #[arg(long, value_name = "HOST", help_heading = NODES)]
     pub master_addr: Option<OsString>,
     /// Port on node 0 where the ranks meet [default: what the platform says, else 29500]
-    #[arg(long, value_name = "PORT", help_heading = MEMBERSHIP)]
+    #[arg(long, value_name = "PORT", help_heading = NODES)]
     pub master_port: Option<OsString>,
+    /// Wait this long for the master and the other nodes: 90s, 30m, 1h30m [default: 30m]
+    #[arg(long, value_name = "DURATION", help_heading = NODES)]
+    pub wait_timeout: Option<OsString>,
     /// What WORLD_SIZE counts when no other variable tells: auto, nodes or processes [default: auto]
-    #[arg(long, value_name = "WHAT", help_heading = MEMBERSHIP)]
+    #[arg(long, value_name = "WHAT", help_heading = NODES)]
     pub world_size_counts: Option<OsString>,
     /// torchrun's rendezvous: static (ranks in node order) or c10d [default: static]
-    #[arg(long, value_name = "BACKEND", help_heading = MEMBERSHIP)]
+    #[arg(long, value_name = "BACKEND", help_heading = NODES)]
     pub rdzv: Option<OsString>,
+    /// Whether the nodes agree on one plan before the start: auto, off or required [default: auto]
+    #[arg(long, value_name = "MODE", help_heading = NODES)]
+    pub muster: Option<OsString>,
+    /// Meet the other nodes on this port of node 0 [default: the master port]
+    #[arg(long, value_name = "PORT", help_heading = NODES)]
+    pub muster_port: Option<OsString>,
     /// Allow running inside torchrun or a similar launcher: start a separate job on this node and
     /// ignore the outer launcher's variables
-    #[arg(long, help_heading = MEMBERSHIP)]
+    #[arg(long, help_heading = NODES)]
     pub nested: bool,
 
     /// Processes per node: auto (the most that the GPUs and the layout allow; 1 without GPUs), gpu
@@ -103,81 +128,61 @@ pub struct Options {
     #[arg(long, value_name = "N", help_heading = LAYOUT)]
     pub heads: Option<OsString>,
 
-    /// Start torch's worker server in the Python of each rank, to be asked when the job stands still:
-    /// auto or off [default: auto]
-    #[arg(long, value_name = "WHETHER", help_heading = START)]
-    pub inject: Option<OsString>,
-    /// Import once per node what the program imports, and fork the ranks from that interpreter: off, auto
-    /// (where that is safe) or required [default: off]
-    #[arg(long, value_name = "WHETHER", help_heading = START)]
-    pub warm: Option<OsString>,
-    /// A module that --warm imports as well, or does not import: diffusers, -apex; repeatable
-    #[arg(long, value_name = "[-]MODULE", help_heading = START, allow_hyphen_values = true)]
-    pub warm_modules: Vec<OsString>,
-    /// A job is said to stand still after this time without a sign of progress: 5m, 1h, or off
-    /// [default: 5m]
-    #[arg(long, value_name = "TIME", help_heading = START)]
-    pub hang_after: Option<OsString>,
-    /// What is done with a job that stands still: report (it goes on), end (exit code 91) or restart
-    /// (within --max-restarts) [default: report]
-    #[arg(long, value_name = "WHAT", help_heading = START)]
-    pub on_hang: Option<OsString>,
     /// Processes of earlier runs: kill (end what is proven to be left over), force (end all that
     /// run the script, as pkill -f does), report or off [default: kill]
-    #[arg(long, value_name = "WHAT", help_heading = START)]
+    #[arg(long, value_name = "WHAT", help_heading = CHECKS)]
     pub stale: Option<OsString>,
-    /// Whether the nodes agree on one plan before the start: auto, off or required [default: auto]
-    #[arg(long, value_name = "MODE", help_heading = START)]
-    pub muster: Option<OsString>,
-    /// Meet the other nodes on this port of node 0 [default: the master port]
-    #[arg(long, value_name = "PORT", help_heading = START)]
-    pub muster_port: Option<OsString>,
-    /// Wait this long for the master and the other nodes: 90s, 30m, 1h30m [default: 30m]
-    #[arg(long, value_name = "DURATION", help_heading = START)]
-    pub wait_timeout: Option<OsString>,
+    /// Override the severity of a check: fail, warn or off, such as shm.size=fail; repeatable
+    #[arg(long, value_name = "ID=WHAT", help_heading = CHECKS)]
+    pub severity: Vec<OsString>,
     /// RDMA: auto (use it if possible), required (refuse to start without it) or off [default: auto]
-    #[arg(long, value_name = "MODE", help_heading = START)]
+    #[arg(long, value_name = "MODE", help_heading = CHECKS)]
     pub rdma: Option<OsString>,
     /// How to query the GPU driver: auto, file, memfd, nvidia-smi or off [default: auto]
-    #[arg(long, value_name = "HOW", help_heading = START)]
+    #[arg(long, value_name = "HOW", help_heading = CHECKS)]
     pub probe: Option<OsString>,
     /// Timeout for each query of the node (driver, file system, name lookup): 10s, 2m [default: 60s
     /// for the driver, 30s for files]
-    #[arg(long, value_name = "DURATION", help_heading = START)]
+    #[arg(long, value_name = "DURATION", help_heading = CHECKS)]
     pub deadline: Option<OsString>,
-    /// Override the severity of a check: fail, warn or off, such as shm.size=fail; repeatable
-    #[arg(long, value_name = "ID=WHAT", help_heading = START)]
-    pub severity: Vec<OsString>,
 
-    /// Grace period from the first TERM to the last KILL [default: a little less than
-    /// TerminationGracePeriodSeconds, or than 30s where that is not set]
-    #[arg(long, value_name = "DURATION", help_heading = END)]
-    pub grace: Option<OsString>,
+    /// A job is said to stand still after this time without a sign of progress: 5m, 1h, or off
+    /// [default: 5m]
+    #[arg(long, value_name = "TIME", help_heading = RESTARTS)]
+    pub hang_after: Option<OsString>,
+    /// What is done with a job that stands still: report (it goes on), end (exit code 91) or restart
+    /// (within --max-restarts) [default: report]
+    #[arg(long, value_name = "WHAT", help_heading = RESTARTS)]
+    pub on_hang: Option<OsString>,
     /// Restart all nodes together at most this often [default: 0]
-    #[arg(long, value_name = "N", help_heading = END)]
+    #[arg(long, value_name = "N", help_heading = RESTARTS)]
     pub max_restarts: Option<OsString>,
     /// Start again after this cause even if it would fail again the same way: an id that the verdict
     /// shows, such as cuda_oom or rank.exit; repeatable
-    #[arg(long, value_name = "ID", help_heading = END)]
+    #[arg(long, value_name = "ID", help_heading = RESTARTS)]
     pub retry_on: Vec<OsString>,
     /// Never start again after this cause; repeatable
-    #[arg(long, value_name = "ID", help_heading = END)]
+    #[arg(long, value_name = "ID", help_heading = RESTARTS)]
     pub no_retry_on: Vec<OsString>,
+    /// Grace period from the first TERM to the last KILL [default: a little less than
+    /// TerminationGracePeriodSeconds, or than 30s where that is not set]
+    #[arg(long, value_name = "DURATION", help_heading = RESTARTS)]
+    pub grace: Option<OsString>,
 
     /// Folder for logs [default: ./ranklaunch-logs, else
     /// $TMPDIR/ranklaunch-<uid>, else /tmp/ranklaunch-<uid>]
     #[arg(long, value_name = "DIR", help_heading = LOGS)]
     pub log_dir: Option<OsString>,
+    /// Which earlier runs stay in the log folder: a number of runs, an age, a size, or several of them
+    /// such as 20,14d,50GiB; a run that lives always stays [default: all]
+    #[arg(long, value_name = "KEEP", help_heading = LOGS)]
+    pub log_keep: Option<OsString>,
     /// Disk space for each rank's output, such as 256MiB [default: 256MiB]
     #[arg(long, value_name = "SIZE", help_heading = LOGS)]
     pub log_cap_rank: Option<OsString>,
     /// Disk space for this node's output, such as 4GiB [default: 4GiB]
     #[arg(long, value_name = "SIZE", help_heading = LOGS)]
     pub log_cap_node: Option<OsString>,
-    /// Which earlier runs stay in the log folder: a number of runs, an age, a size, or several of them
-    /// such as 20,14d,50GiB; a run that lives always stays [default: all]
-    #[arg(long, value_name = "KEEP", help_heading = LOGS)]
-    pub log_keep: Option<OsString>,
     /// Ranks shown on the console: all, rank0, errors (stderr only) or none [default: all]
     #[arg(long, value_name = "WHICH", help_heading = LOGS)]
     pub console: Option<OsString>,
@@ -190,28 +195,29 @@ pub struct Options {
     /// Also show the details of the plan: hardware, variables, all remarks
     #[arg(short, long, help_heading = LOGS)]
     pub verbose: bool,
-    /// Also write the verdict to this file [default: /dev/termination-log, if it exists]
-    #[arg(long, value_name = "PATH", help_heading = LOGS)]
-    pub termination_log: Option<OsString>,
-    /// Lines of rank 0 that tell how far the job is, for the goodput, top and the status of a Kubeflow TrainJob: auto,
-    /// off, or a regular expression with the groups step and total, or percent [default: auto]
-    #[arg(long, value_name = "PATTERN", help_heading = LOGS)]
-    pub progress: Option<OsString>,
+
     /// Serve /metrics, /status, /healthz and /readyz of this node at this port of the loopback address, or
     /// at ADDRESS:PORT
-    #[arg(long, value_name = "ADDR", help_heading = LOGS)]
+    #[arg(long, value_name = "ADDR", help_heading = STATUS)]
     pub http: Option<OsString>,
+    /// Lines of rank 0 that tell how far the job is, for the goodput, top and the status of a Kubeflow TrainJob: auto,
+    /// off, or a regular expression with the groups step and total, or percent [default: auto]
+    #[arg(long, value_name = "PATTERN", help_heading = STATUS)]
+    pub progress: Option<OsString>,
+    /// Also write the verdict to this file [default: /dev/termination-log, if it exists]
+    #[arg(long, value_name = "PATH", help_heading = STATUS)]
+    pub termination_log: Option<OsString>,
 
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
-    #[arg(long, value_name = "LANG", help_heading = PROGRAM)]
+    #[arg(long, value_name = "LANG", help_heading = MESSAGES)]
     pub lang: Option<OsString>,
     /// Read the node's files below this folder instead of / (for bug reports and tests)
-    #[arg(long, value_name = "DIR", help_heading = PROGRAM)]
+    #[arg(long, value_name = "DIR", help_heading = MESSAGES)]
     pub host_root: Option<OsString>,
 
-    /// The program and its arguments, after --
+    /// The program and its arguments
     ///
-    /// A .py file, -m MODULE, or any other command. {ulysses_size}, {ring_size}, {world_size},
+    /// A .py file, -m MODULE, or any other command behind --. {ulysses_size}, {ring_size}, {world_size},
     /// {nproc_per_node}, {nnodes}, {node_rank}, {run_id}, {timestamp} and the names of the
     /// profile's [[select]] are replaced; {{name}} is the literal. With a profile, arguments
     /// without a program are appended to the profile's.

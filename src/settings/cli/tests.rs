@@ -62,13 +62,11 @@ fn a_bad_line_is_refused_with_one_hint() {
     for (line, problem, hint) in [
         ("--nnode 2", "`--nnode`", "did you mean `--nnodes`?"),
         ("pln", "`pln`", "did you mean `plan`?"),
-        ("generate.py --task x", "`generate.py`", "put -- before the script"),
-        (
-            "generate.py",
-            "`generate.py`",
-            "put -- before the script: ranklaunch [options] -- generate.py",
-        ),
-        ("run generate.py", "`generate.py`", "ranklaunch run [options] -- generate.py"),
+        ("train.sh a", "`train.sh`", "no .py file: ranklaunch [options] -- bash train.sh …"),
+        ("run train", "`train`", "ranklaunch run [options] -- train"),
+        ("python train.py", "`python`", "ranklaunch [options] train.py …"),
+        ("plan python3 -u train.py", "`python3`", "ranklaunch plan [options] -- python3 …"),
+        ("torchrun --lr train.py", "`torchrun`", "leave it out: ranklaunch [options] train.py …"),
         ("run plan", "`plan`", "one subcommand"),
         ("plan --format yaml", "`yaml`", "write one of: text, json, shell"),
         ("--nnodes", "`--nnodes <N>` needs a value", "ranklaunch --help"),
@@ -79,25 +77,27 @@ fn a_bad_line_is_refused_with_one_hint() {
         ("profile", "profile needs", "list, show, new, check"),
         ("profile shwo x", "`shwo`", "did you mean `show`?"),
         // Arguments of the script, which resemble none of ours.
-        ("--ulysses_size 8", "`--ulysses_size`", "after --"),
-        ("--prompt cat", "`--prompt`", "-- SCRIPT --prompt"),
-        ("--seed=4", "`--seed`", "-- SCRIPT --seed"),
-        ("--model x", "`--model`", "Arguments of the script go after --"),
+        ("--ulysses_size 8", "`--ulysses_size`", "behind it: ranklaunch [options] SCRIPT.py"),
+        ("--prompt cat", "`--prompt`", "SCRIPT.py --prompt"),
+        ("--seed=4 t.py --x", "`--seed`", "[options] t.py --seed …"),
+        ("--model x", "`--model`", "Arguments of the script go behind it"),
         // Words that are no typing mistakes.
         ("uninstall", "`uninstall`", "rm "),
         ("list", "`list`", "write ranklaunch profile list"),
         ("doctor", "`doctor`", "write ranklaunch check"),
-        ("qqqq", "`qqqq`", "put -- before the script"),
+        ("qqqq", "`qqqq`", "put -- before a program that is no .py file"),
         // As an editor writes dashes.
         ("–nnodes 2", "`–nnodes`", "did you mean `--nnodes`? "),
         ("—nnodes 2", "`—nnodes`", "— (U+2014) is not a plain -"),
         ("plan －－nnodes=2", "`－－nnodes`", "did you mean `--nnodes`"),
-        ("help layout", "help about `layout`", "--layout is an option: ranklaunch run --help"),
-        ("help layout", "help about `layout`", "ranklaunch explain layout."),
+        ("help muster", "help about `muster`", "--muster is an option: ranklaunch run --help"),
+        ("help muster", "help about `muster`", "ranklaunch explain muster"),
         ("help --nnodes", "help about `--nnodes`", "ranklaunch run --help"),
         ("help muster.script", "help about `muster.script`", "ranklaunch explain muster.script"),
         ("help plam", "help about `plam`", "ranklaunch help plan"),
-        ("help qqqq", "help about `qqqq`", "ranklaunch --help lists"),
+        ("help qqqq", "help about `qqqq`", "commands: run, plan"),
+        ("help --lang en hang", "help about `hang`", "ranklaunch explain hang"),
+        ("help layuot", "help about `layuot`", "ranklaunch help layout"),
     ] {
         let Refusal { verdict, text, hint: said, .. } = refused(line);
         assert_eq!(verdict, Verdict::Usage, "{line}");
@@ -212,15 +212,17 @@ fn help_and_version_are_asked_for() {
         other => panic!("{line}: {other:?}"),
     };
     for (word, flag) in [
-        ("help", "--help"),
         ("help plan", "plan --help"),
         ("version", "--version"),
         ("help profile show", "profile show --help"),
     ] {
         assert_eq!(shown(word), shown(flag), "{word}");
     }
-    shown("-h");
     shown("-V");
+    for (line, topic) in [("help", None), ("help --lang en hangs", Some(Topic::Hangs))] {
+        assert!(matches!(read(line), Ok(Command::Help { topic: asked, .. }) if asked == topic));
+    }
+    assert!(shown("help -h").contains("COMMAND|TOPIC"));
     let help = shown("--help");
     for word in ["--master-port", "--log-cap-node", "--rdma", "completions", "Nodes:"] {
         assert!(help.contains(word), "{word} is missing in\n{help}");
@@ -233,15 +235,34 @@ fn help_and_version_are_asked_for() {
 }
 
 #[test]
-fn completions_and_the_manual_know_the_options() {
-    assert!(String::from_utf8_lossy(&completions(Shell::Bash, &[], &[])).contains("--nnodes"));
-    let man = String::from_utf8(Command::man(Lang::En).expect("a page")).expect("text");
-    for words in
-        ["ranklaunch plan \\-\\-format <FORMAT>", "ranklaunch wait <HOST:PORT> \\-\\-timeout"]
-    {
-        assert!(man.contains(words), "{words} is missing in\n{man}");
+fn manual_has_the_usual_sections() {
+    let codes = [("86".to_owned(), Text::new("no answer", "没有应答"))];
+    for (lang, sections) in [
+        (
+            Lang::En,
+            "NAME SYNOPSIS DESCRIPTION OPTIONS COMMANDS EXIT_STATUS ENVIRONMENT FILES EXAMPLES VERSION SEE_ALSO",
+        ),
+        (Lang::Zh, "名称 概要 描述 选项 子命令 退出状态 环境变量 文件 示例 版本 参见"),
+    ] {
+        let page = String::from_utf8(Command::man(lang, &codes).expect("a page")).expect("text");
+        let found = page.lines().filter_map(|line| line.strip_prefix(".SH "));
+        let found: Vec<String> =
+            found.map(|name| name.trim_matches('"').replace(' ', "_")).collect();
+        assert_eq!(found.join(" "), sections);
+        let usage = page.split(".SH ").nth(2).expect("a synopsis");
+        assert!(usage.lines().count() < 9, "{usage}");
+        for words in [
+            "ranklaunch plan [\\-\\-format <FORMAT>]",
+            "ranklaunch wait <HOST:PORT> [\\-\\-timeout",
+            "\\fB86\\fR",
+        ] {
+            assert!(page.contains(words), "{words} is missing in\n{page}");
+        }
+        assert!(!page.contains("(1)"), "refers to a page that is not there:\n{page}");
+        let name = page.split(".SH ").nth(1).and_then(|name| name.lines().nth(1)).expect("a name");
+        let (_, sentence) = name.split_once("\\- ").expect("a sentence");
+        assert_eq!(page.matches(sentence).count(), 1, "{sentence} stands twice");
     }
-    assert!(!man.contains("(1)"), "refers to a page that is not there:\n{man}");
 }
 
 #[test]
@@ -253,7 +274,7 @@ fn every_command_has_a_manual_page_in_both_languages_and_refers_to_no_other() {
         .map(|(path, _)| format!("ranklaunch {path}").trim_end().replace(' ', "-") + ".1")
         .collect();
     for (lang, heading) in [(Lang::En, ".SH SYNOPSIS"), (Lang::Zh, ".SH 概要")] {
-        let pages = Command::man_pages(lang).expect("pages");
+        let pages = Command::man_pages(lang, &[]).expect("pages");
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, expected);
         for (name, page) in &pages {

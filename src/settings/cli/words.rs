@@ -1,17 +1,20 @@
 //! Rearranges the words of a command line before clap parses them.
 //!
 //! Takes the typed words; gives the line with the subcommand first, other launchers' names of
-//! our options replaced, and a count of repeated options. Refuses options that only other
-//! launchers have. Never reads after `--`.
+//! our options replaced, `--` before the program, and a count of repeated options. Refuses options
+//! that only other launchers have. Never reads the words of the program.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 
 use clap::{ArgAction, Command, CommandFactory};
 
+use super::foreign::{self, Meaning};
 use super::line::Line;
-use super::mistake::{self, Meaning};
+use super::mistake;
+use super::parts::{self, Parts, TypedOption, option};
+use super::topic::Topic;
 use verdict::Refusal;
 
 /// A line for clap.
@@ -25,31 +28,27 @@ pub(super) struct Words {
 /// Rearranges the words.
 ///
 /// # Errors
-/// An option of another launcher that has no counterpart here, or `help` about no subcommand.
+/// An option of another launcher that has no counterpart here, or `help` about nothing that is known.
 pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
     let root = Line::command();
-    let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
-    let (ours, program) = args.split_at(end);
-    let (name, ours) = ours
-        .split_first()
-        .map_or((&[][..], ours), |(_, rest)| (ours.get(..1).unwrap_or_default(), rest));
-    if let Some(asked) = about_itself(ours, &root) {
+    let (name, words) = args.split_at_checked(1).unwrap_or_default();
+    let parts = Parts::of(words, &root);
+    let ours = words.get(..parts.end).unwrap_or_default();
+    if let Some(asked) = about_itself(ours, &root)? {
         return Ok(Words { line: [name, &asked].concat(), repeated: Vec::new() });
     }
-    if let [help, word, ..] = ours
-        && help == "help"
-    {
-        return Err(mistake::no_help(&word.to_string_lossy(), &root));
-    }
-    let at = subcommand(ours, &root);
-    let own = at.and_then(|at| ours.get(at)).and_then(|word| word.to_str());
-    let command = own.and_then(|own| root.find_subcommand(own)).unwrap_or(&root);
-    let launches = own.is_none_or(|own| ["run", "plan", "check", "clean"].contains(&own));
+    let own = parts.subcommand.and_then(|at| ours.get(at)).and_then(|word| word.to_str());
+    let command = parts.command;
+    let launches = parts::launches(command);
 
     let mut line = name.to_vec();
-    line.extend(at.and_then(|at| ours.get(at)).cloned());
+    line.extend(own.map(OsString::from));
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    let mut rest = ours.iter().enumerate().filter(|(index, _)| Some(*index) != at);
+    let is_moved = |at: usize| {
+        let apart = parts.apart.is_some_and(|(switch, module)| at == switch || at == module);
+        apart || parts.subcommand == Some(at)
+    };
+    let mut rest = ours.iter().enumerate().filter(|(at, _)| !is_moved(*at));
     while let Some((_, word)) = rest.next() {
         let Some(given) = TypedOption::of(word) else {
             line.push(word.clone());
@@ -57,7 +56,7 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
         };
         let mut given = given;
         if launches && option(command, &given.name).is_none() {
-            match mistake::meaning(&given.name) {
+            match foreign::meaning(&given.name) {
                 Some(Meaning::Is(name)) => given.name = name.to_owned(),
                 Some(Meaning::Means(words)) => {
                     line.extend(words.iter().map(OsString::from));
@@ -98,7 +97,15 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
         line.push(given.spelled());
         line.extend(next);
     }
-    line.extend(program.iter().cloned());
+    if let Some((_, module)) = parts.apart {
+        let mut word = OsString::from("--module=");
+        word.push(words.get(module).map(OsString::as_os_str).unwrap_or_default());
+        line.push(word);
+    }
+    if let Some(program) = parts.program {
+        line.push("--".into());
+        line.extend(words.get(program..).unwrap_or_default().iter().cloned());
+    }
     let repeated = counts.into_iter().filter(|(_, times)| *times > 1).collect();
     Ok(Words { line, repeated })
 }
@@ -109,82 +116,34 @@ fn is_negative(word: &OsStr) -> bool {
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// `help`, `help plan` and `version`, as flags.
-fn about_itself(ours: &[OsString], root: &Command) -> Option<Vec<OsString>> {
-    let words: Vec<&str> = ours.iter().map(|word| word.to_str().unwrap_or_default()).collect();
-    match words.as_slice() {
-        ["version"] => Some(vec!["--version".into()]),
-        ["help"] => Some(vec!["--help".into()]),
-        ["help", names @ ..] if root.find_subcommand(names.first()?).is_some() => {
-            Some(names.iter().map(OsString::from).chain([OsString::from("--help")]).collect())
-        }
-        _ => None,
+/// `help plan` and `version`, as flags. None for `help` alone and for its topics.
+///
+/// # Errors
+/// `help` about nothing that is known.
+fn about_itself(ours: &[OsString], root: &Command) -> Result<Option<Vec<OsString>>, Refusal> {
+    let Some((first, rest)) = ours.split_first() else { return Ok(None) };
+    if first == "version" && rest.is_empty() {
+        return Ok(Some(vec!["--version".into()]));
     }
-}
-
-/// Position of the subcommand: the first word that is neither an option nor its value.
-fn subcommand(ours: &[OsString], root: &Command) -> Option<usize> {
-    let mut rest = ours.iter().enumerate();
-    while let Some((at, word)) = rest.next() {
-        let Some(given) = TypedOption::of(word) else {
-            let is_one = word.to_str().is_some_and(|word| root.find_subcommand(word).is_some());
-            return is_one.then_some(at);
-        };
-        let name = match mistake::meaning(&given.name) {
-            Some(Meaning::Is(name)) if option(root, &given.name).is_none() => name.to_owned(),
-            Some(Meaning::Endpoint) => "master-addr".to_owned(),
-            _ => given.name,
-        };
-        let takes_value = option(root, &name).is_some_and(|one| one.get_action().takes_values());
-        if takes_value && given.value.is_none() {
-            rest.next();
+    if first != "help" {
+        return Ok(None);
+    }
+    let mut names: Vec<String> = Vec::new();
+    let mut rest = rest.iter().map(|word| word.to_string_lossy().into_owned());
+    while let Some(word) = rest.next() {
+        match word.as_str() {
+            "-h" | "--help" => {}
+            "--lang" => _ = rest.next(),
+            word if word.starts_with("--lang=") => {}
+            _ => names.push(word),
         }
     }
-    None
-}
-
-/// An option as typed.
-#[derive(Debug)]
-struct TypedOption {
-    /// With its dashes, without its value.
-    typed: String,
-    /// `nproc-per-node`, or the letter of a short one.
-    name: String,
-    /// After `=`.
-    value: Option<OsString>,
-}
-
-impl TypedOption {
-    fn of(word: &OsStr) -> Option<TypedOption> {
-        let bytes = word.as_bytes();
-        let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-"))?;
-        let end = name.iter().position(|byte| *byte == b'=').unwrap_or(name.len());
-        let (name, value) = name.split_at_checked(end)?;
-        let typed = bytes.get(..bytes.len() - value.len())?;
-        let value = value.strip_prefix(b"=").map(|value| OsStr::from_bytes(value).to_owned());
-        let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
-        let typed = String::from_utf8_lossy(typed).into_owned();
-        Some(TypedOption { typed, name: name.replace('_', "-"), value })
+    let Some(name) = names.first() else { return Ok(None) };
+    if root.find_subcommand(name).is_some() {
+        let asked = names.into_iter().chain(["--help".to_owned()]);
+        return Ok(Some(asked.map(OsString::from).collect()));
     }
-
-    /// The form for clap.
-    fn spelled(&self) -> OsString {
-        let dashes = if self.name.len() == 1 { "-" } else { "--" };
-        let mut word = format!("{dashes}{}", self.name).into_bytes();
-        if let Some(value) = &self.value {
-            word.push(b'=');
-            word.extend_from_slice(value.as_bytes());
-        }
-        OsString::from_vec(word)
-    }
-}
-
-fn option<'a>(command: &'a Command, name: &str) -> Option<&'a clap::Arg> {
-    let mut letters = name.chars();
-    let short = letters.next().filter(|_| letters.next().is_none());
-    command
-        .get_arguments()
-        .find(|one| one.get_long() == Some(name) || (short.is_some() && one.get_short() == short))
+    Topic::named(name).map(|_| None).ok_or_else(|| mistake::no_help(name, root))
 }
 
 /// `HOST:PORT` as our two options; a host without port leaves our port unchanged, as does torchrun's `localhost:0`

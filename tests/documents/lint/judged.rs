@@ -38,6 +38,14 @@ fn ring_layout_is_judged_by_its_own_rule() {
             "command: [ranklaunch, --profile, ring, --, ring.py, --ulysses, '16']".to_owned(),
             vec!["layout.heads"],
         ),
+        (
+            "command: [ranklaunch, --profile, ring, ring.py, --ulysses, '16']".to_owned(),
+            vec!["layout.heads"],
+        ),
+        (
+            "command: [ranklaunch, --profile, ring, -m, ring, --ulysses, '16']".to_owned(),
+            vec!["layout.heads"],
+        ),
         (torchrun("--ulysses 8 --ring 3"), vec![]),
         (torchrun("--ulysses 8 --ring 2"), vec!["layout.world"]),
         (torchrun("--ulysses 3 --ring 8"), vec!["layout.heads"]),

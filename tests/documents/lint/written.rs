@@ -228,7 +228,15 @@ fn common_manifest_forms_are_understood() {
             ),
             &[],
         ),
+        (
+            indexed(
+                "",
+                "command: [ranklaunch, --nnodes, '1', t.py, --shard, '$(JOB_COMPLETION_INDEX)']",
+            ),
+            &[],
+        ),
         (indexed("", "command: [ranklaunch, --nnodes, '1', --, t.py]"), &["nodes.single"]),
+        (indexed("", "command: [ranklaunch, --nnodes, '1', t.py]"), &["nodes.single"]),
         (
             indexed(
                 "",

@@ -65,7 +65,7 @@ fn of_a_launch(page: &mut Page, line: &Command, forms: &[Form]) {
 
 /// A subcommand, with the options that only it has.
 fn of_a_command(page: &mut Page, command: &Command, path: &str, shared: &[&str]) {
-    if command.get_name() == "help" {
+    if path.contains(" help") {
         return;
     }
     page.heading(2, &format!("ranklaunch {path}"));
@@ -75,6 +75,7 @@ fn of_a_command(page: &mut Page, command: &Command, path: &str, shared: &[&str])
     let own: Vec<&Arg> = command
         .get_arguments()
         .filter(|arg| !shared.contains(&arg.get_id().as_str()) && arg.get_id() != "help")
+        .filter(|arg| !arg.is_hide_set())
         .collect();
     if !own.is_empty() {
         let head = page.say("option|what it does", "选项|作用").to_owned();
