@@ -58,6 +58,7 @@ mod restart;
 /// The runs that are found on this node, alive or over, and what each of them left.
 mod runs {
     pub(crate) mod find;
+    pub(crate) mod here;
     pub(crate) mod history;
     pub(crate) mod lines;
     pub(crate) mod named;

@@ -92,7 +92,7 @@ pub(super) fn run_status(
 }
 
 /// The file or module of the program, without arguments, which may hold secrets.
-fn program_name(program: &Program) -> String {
+pub(super) fn program_name(program: &Program) -> String {
     let name = |path: &std::ffi::OsString| {
         let name = Path::new(path).file_name().unwrap_or(path.as_os_str());
         name.to_string_lossy().into_owned()

@@ -15,7 +15,9 @@ use serde_json::Value;
 
 use linux::deadline::{io_with_deadline, millis};
 use logs::{Cursor, Page, Wanted, page};
-use monitor::socket::{Answer, Ask, Everywhere, Job, Refused, RunServer, RunningRanks, Unanswered};
+use monitor::socket::{
+    About, Answer, Ask, Everywhere, Job, Refused, RunServer, RunningRanks, Unanswered,
+};
 use monitor::status::{NodeStatus, StatusBoard};
 use muster::{MemberKind, NoAnswer, Packed};
 use text::lang::{Text, cause};
@@ -192,13 +194,14 @@ impl Drop for Serving {
 }
 
 impl RunSocket {
-    pub(super) fn start(board: StatusBoard) -> RunSocket {
+    pub(super) fn start(board: StatusBoard, about: About) -> RunSocket {
         let attempt = Attempt::default();
         let which = {
             let (attempt, board) = (Arc::clone(&attempt), board.clone());
             move || {
                 let running = held(&attempt).as_ref().map(|(ranks, _)| ranks.clone());
-                running.map_or_else(|| planned(&board), |ranks| ranks.job())
+                let job = running.map_or_else(|| planned(&board), |ranks| ranks.job());
+                Job { about: about.clone(), ..job }
             }
         };
         let everywhere = {
@@ -235,6 +238,7 @@ fn planned(board: &StatusBoard) -> Job {
         node: run.node,
         nodes: run.nodes,
         ranks: Vec::new(),
+        about: About::default(),
     }
 }
 

@@ -268,7 +268,7 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
         });
         return Ok(Told { news, woken, requests, source: Source::Http(at), owner: None });
     }
-    let job = find::chosen(asked.run.as_deref())?;
+    let job = find::running(asked.run.as_deref(), None)?;
     let RunningJob { run_id, agents, stranger } = job;
     let listeners: Vec<Listener> = agents.iter().map(|(agent, _)| agent.clone()).collect();
     let status = {

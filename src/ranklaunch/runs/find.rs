@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use super::here::{Here, several};
 use crate::collect::log_candidates;
 use crate::commands::output::say;
 use crate::open::open;
@@ -184,18 +185,15 @@ fn the_one(
         (0, _) | (_, None) => Err(none(run, &others, refused, unheard).into()),
         (_, Some(last)) => {
             meant.push(last);
+            let here = Here::look();
+            if run.is_none()
+                && let Some(at) = here.position(&meant)
+            {
+                return Ok(meant.swap_remove(at));
+            }
             // The jobs of strangers were left out if one of the user's own is meant.
             let are_several = meant.iter().all(|one| one.stranger.is_none());
-            let (count, ids) = (meant.len(), names(&meant));
-            let refusal = Refusal::new(
-                Id::StacksJob,
-                text!("{count} jobs run here: {ids}", "此处有 {count} 个任务正在运行：{ids}"),
-                text!(
-                    "give the name of one of them, or its beginning, as RUN",
-                    "请用参数 RUN 给出其中一个的名称或其开头部分"
-                ),
-            );
-            Err(NotOne { are_several, refusal })
+            Err(NotOne { are_several, refusal: several(run, &here, &meant) })
         }
     }
 }
@@ -367,7 +365,10 @@ pub(crate) fn chosen_run(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result
             // Any user may have a job here; one's own last run comes before it.
             Ok(job) if run.is_none() && job.stranger.is_some() => of_a_stranger = Some(job),
             Ok(job) => return Ok(Run::Lives(job)),
-            Err(NotOne { are_several: true, refusal }) if run.is_none() => return Err(refusal),
+            Err(NotOne { are_several: true, refusal }) if run.is_none() => {
+                // None of them is of this folder, but an earlier run may be.
+                return Here::look().newest_run().map(Run::Folder).ok_or(refusal);
+            }
             Err(_) => {}
         }
     }
@@ -434,7 +435,7 @@ fn of_folder(folder: &Path) -> Option<Run> {
     newest(&folder).map(Run::Folder)
 }
 
-fn newest(folder: &Path) -> Option<RunFolder> {
+pub(super) fn newest(folder: &Path) -> Option<RunFolder> {
     logs::latest(folder).or_else(|| logs::runs(folder).ok()?.into_iter().next())
 }
 
@@ -496,6 +497,7 @@ fn unknown(run: &str, folders: &[PathBuf]) -> Refusal {
 mod tests {
     use super::*;
     use linux::sys::Peer;
+    use monitor::socket::About;
 
     #[test]
     fn job_without_run_id_is_named_by_pid() {
@@ -505,7 +507,8 @@ mod tests {
             let agent = Listener { name: format!("ranklaunch-stacks-{inside}-x"), peer };
             let run_id = RunId::try_from(run_id.to_owned()).expect("an id");
             let ranks = Vec::new();
-            let job = Job { run_id: run_id.clone(), attempt: 0, node: 0, nodes: 2, ranks };
+            let about = About::default();
+            let job = Job { run_id: run_id.clone(), attempt: 0, node: 0, nodes: 2, ranks, about };
             RunningJob { run_id, stranger: None, agents: vec![(agent, job)] }
         };
         let jobs = [running("", 41, None), running("job-1", 42, Some(42)), running("", 43, None)];
