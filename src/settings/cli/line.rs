@@ -317,8 +317,8 @@ pub struct Compare {
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Stacks {
-    /// The job, by its run id, the beginning of it or its folder [default: the only one that runs
-    /// here]
+    /// The job, by its run id, the beginning of it or its folder [default: the job of this
+    /// folder, or the only one that runs here]
     #[arg(value_name = "RUN|DIR")]
     pub run: Option<OsString>,
     /// The job whose run is the newest in this log folder
@@ -340,8 +340,8 @@ pub struct Stacks {
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Dump {
-    /// The job, by its run id, the beginning of it or its folder [default: the only one that runs
-    /// here]
+    /// The job, by its run id, the beginning of it or its folder [default: the job of this
+    /// folder, or the only one that runs here]
     #[arg(value_name = "RUN|DIR")]
     pub run: Option<OsString>,
     /// The job whose run is the newest in this log folder
@@ -358,8 +358,8 @@ pub struct Dump {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Top {
     /// The job, by its run id, the beginning of it or the pid of its agent; or the address at which a
-    /// node serves its status [default: the job of this folder, or the only one
-    /// that runs here]
+    /// node serves its status [default: the job of this folder, or the only one that
+    /// runs here]
     #[arg(value_name = "RUN|HOST:PORT")]
     pub run: Option<OsString>,
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
