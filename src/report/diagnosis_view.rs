@@ -31,6 +31,8 @@ pub struct View<'a> {
     pub notes: &'a [Text],
     /// Verdicts of ranklaunch on the run when it ended.
     pub verdicts: &'a [Said],
+    /// Why launchers of the run have no verdict.
+    pub unended: &'a [Text],
     /// The standstills of the job.
     pub standstills: &'a [Text],
 }
@@ -109,6 +111,9 @@ impl<'a> View<'a> {
             let file = &said.file;
             let line = text!("   recorded in {file}{en}", "   记录于 {file}{zh}");
             let _ = writeln!(out.out, "{}", printable(line.get(lang)));
+        }
+        for one in self.unended {
+            out.painted(Style::Title, &text!("verdict", "结论"), one.get(lang));
         }
         for one in self.standstills {
             out.painted(Style::Title, &text!("standstill", "卡死"), one.get(lang));
@@ -205,7 +210,8 @@ impl<'a> View<'a> {
         });
         let logs: Vec<Value> = read.chain(unread).collect();
         let contradiction = self.contradiction();
-        let notes = contradiction.iter().chain(self.notes).map(|note| note.get(lang));
+        let notes =
+            contradiction.iter().chain(self.unended).chain(self.notes).map(|note| note.get(lang));
         let notes: Vec<&str> = notes.collect();
         let said = self.verdicts.iter().map(|said| &said.words).chain(self.standstills);
         let last_lines: Vec<Value> = self

@@ -73,6 +73,7 @@ pub fn folders(data: &[u8]) -> bool {
         unread: &[],
         notes: &notes,
         verdicts: &[],
+        unended: &[],
         standstills: &[],
     };
     for lang in [Lang::En, Lang::Zh] {

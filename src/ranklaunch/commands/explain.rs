@@ -199,6 +199,7 @@ fn explain_logs(
         unread: &unread,
         notes: &notes,
         verdicts: &records.verdicts,
+        unended: &records.unended,
         standstills: &records.standstills,
     };
     match format {

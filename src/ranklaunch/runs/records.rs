@@ -65,6 +65,8 @@ pub(crate) struct OwnRecords {
     pub(crate) notes: Vec<Text>,
     /// The verdicts, each once; that of the launcher with the cause comes first.
     pub(crate) verdicts: Vec<Said>,
+    /// Why launchers have no verdict.
+    pub(crate) unended: Vec<Text>,
     /// The reports of a job that stood still, each once.
     pub(crate) standstills: Vec<Text>,
 }
@@ -97,7 +99,7 @@ fn read_one(folder: &OwnFolder, records: &mut OwnRecords) -> Option<Told> {
             }
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            records.notes.push(unended(&name, holds_mark(&folder.path)));
+            records.unended.push(unended(&name, holds_mark(&folder.path)));
         }
         Err(error) => records.unread.push(Unread { name, error: cause(&error) }),
     }
@@ -117,16 +119,16 @@ fn read_one(folder: &OwnFolder, records: &mut OwnRecords) -> Option<Told> {
 fn unended(name: &str, mark: Option<bool>) -> Text {
     match mark {
         Some(true) => text!(
-            "{name} is missing: the run still goes on, so it has no verdict yet",
-            "缺少 {name}：运行尚未结束，还没有结论"
+            "none yet, since the run still goes on ({name} is missing)",
+            "还没有结论：运行尚未结束（缺少 {name}）"
         ),
         Some(false) => text!(
-            "{name} is missing: ranklaunch itself was killed and could write no verdict, unless it runs on another host; the last lines of its console name the signal, as does the pod's last state (kubectl describe pod: OOMKilled, exit code 137)",
-            "缺少 {name}：若它不在其他主机上运行，则 ranklaunch 自身被杀死，未能写下结论；其控制台的最后几行会指出信号，Pod 的上次状态也会（kubectl describe pod：OOMKilled、退出码 137）"
+            "none: ranklaunch itself was killed and could write no verdict ({name} is missing), unless it runs on another host; the last lines of its console name the signal, as does the pod's last state (kubectl describe pod: OOMKilled, exit code 137)",
+            "没有结论：若它不在其他主机上运行，则 ranklaunch 自身被杀死，未能写下结论（缺少 {name}）；其控制台的最后几行会指出信号，Pod 的上次状态也会（kubectl describe pod：OOMKilled、退出码 137）"
         ),
         None => text!(
-            "{name} is missing: the run still goes on, or ranklaunch itself was killed",
-            "缺少 {name}：运行尚未结束，或 ranklaunch 自身被杀死"
+            "none: the run still goes on, or ranklaunch itself was killed ({name} is missing)",
+            "没有结论：运行尚未结束，或 ranklaunch 自身被杀死（缺少 {name}）"
         ),
     }
 }
@@ -178,10 +180,14 @@ fn said(folder: &OwnFolder, path: &Path, run: &Value) -> Option<Said> {
     let told = in_both(&run["closing"]);
     // A run.json of version 0.2.0 has no closing words.
     let told = if told.en.is_empty() {
-        let Text { en: hint, zh: hint_zh } = in_both(&verdict["hint"]);
+        let hint = match in_both(&verdict["hint"]) {
+            hint if hint.en.is_empty() => hint,
+            Text { en, zh } => text!("   hint: {en}\n", "   提示：{zh}\n"),
+        };
+        let Text { en: hint, zh: hint_zh } = hint;
         text!(
-            "── ranklaunch: {en}\n   hint: {hint}\n   exit code {exit_code} ({id})",
-            "── ranklaunch: {zh}\n   提示：{hint_zh}\n   退出码 {exit_code}（{id}）"
+            "── ranklaunch: {en}\n{hint}   exit code {exit_code} ({id})",
+            "── ranklaunch: {zh}\n{hint_zh}   退出码 {exit_code}（{id}）"
         )
     } else {
         told

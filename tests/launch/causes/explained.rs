@@ -210,7 +210,7 @@ fn run_without_verdict_says_why() {
     running.says("READY", 1);
     let node = running.node_folder(0);
     assert!(
-        explained_text(&node, "en").contains("the run still goes on, so it has no verdict yet")
+        explained_text(&node, "en").contains("verdict   none yet, since the run still goes on")
     );
     running.send(Role::Agent, Signal::SIGKILL);
     running.wait().expect_code(137).expect_nothing_left();
