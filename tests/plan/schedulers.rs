@@ -137,7 +137,7 @@ fn given_auto_is_shown() {
         let found = decisions.into_iter().find(|one| one["what"] == "nproc_per_node");
         found.expect("it is decided")["source"].as_str().expect("text").to_owned()
     };
-    let node = || Node::with_gpus(0);
+    let node = Node::without_gpus;
     assert_eq!(source(node(), &[]), "no --nproc-per-node");
     assert_eq!(source(node(), &["--nproc-per-node", "auto"]), "--nproc-per-node auto");
     let by_variable = node().env("RANKLAUNCH_NPROC_PER_NODE", "auto");

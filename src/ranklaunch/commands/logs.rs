@@ -14,8 +14,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::output::{print, print_more, say, show, unwritten_file};
-use crate::runs::find::{Run, RunningJob, chosen_run, log_folders};
-use crate::runs::here::Here;
+use crate::runs::find::{Run, chosen_run};
+use crate::runs::here::{Here, RunningJob, log_folders};
 use crate::runs::history::Found;
 use crate::runs::lines::{Begin, RunLines, view};
 use crate::runs::{find, history};

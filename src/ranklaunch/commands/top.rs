@@ -16,7 +16,8 @@ use rustix::process::{WaitOptions, WaitStatus, kill_process};
 
 use super::output::{block_on, refuse};
 use crate::runs::find;
-use crate::runs::find::{RunningJob, silence};
+use crate::runs::find::silence;
+use crate::runs::here::RunningJob;
 use crate::runs::lines::{Begin, RunLines, view};
 use crate::view::{LinesAsk, View, ViewAsk};
 use linux::deadline::{read_by, spawn_detached};

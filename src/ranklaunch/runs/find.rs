@@ -6,58 +6,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::here::{Here, several};
-use crate::collect::log_candidates;
-use crate::commands::output::say;
-use crate::open::open;
-use linux::host::Host;
+use super::here::{Here, RunningJob, log_folders, newest, number, several};
 use linux::users;
-use logs::{RunFolder, default_candidates};
+use logs::RunFolder;
 use monitor::socket::{self, Answer, Job, Listener, Refused, Unanswered};
-use report::closing;
-use settings::cli::Options;
-use text::lang::{Lang, Text, cause};
-use text::run_id::RunId;
+use text::lang::{Text, cause};
 use text::text;
 use verdict::{Id, Refusal};
-
-/// A job, and its agents here: several with tasks, or with two nodes on one machine.
-pub(crate) struct RunningJob {
-    pub(crate) run_id: RunId,
-    /// The owner of the job, unless the asking user is the owner.
-    pub(crate) stranger: Option<u32>,
-    pub(crate) agents: Vec<(Listener, Job)>,
-}
-
-impl RunningJob {
-    /// The RUN that names this job: its run id, or the pid of its agent if the nodes have not agreed on a
-    /// run id yet.
-    pub(crate) fn name(&self) -> Cow<'_, str> {
-        match self.agents.first() {
-            Some((agent, _)) if self.run_id.is_empty() => number(agent),
-            _ => self.run_id.as_str().into(),
-        }
-    }
-
-    /// Names the owner of this job before anything of it is shown: any user may claim to have one.
-    pub(crate) fn tell_owner(&self, lang: Lang) {
-        let Some(uid) = self.stranger else { return };
-        let (run, user) = (self.name(), users::named(uid));
-        let line = text!(
-            "{run} is of user {user}: all that follows is what that user's process says",
-            "{run} 属于用户 {user}：以下内容均为该用户的进程所述"
-        );
-        say(&closing::line(&line, lang));
-    }
-}
-
-/// The pid by which the user names an agent: that of the user's own PID namespace, if it has one there.
-fn number(agent: &Listener) -> Cow<'_, str> {
-    match agent.pid_here() {
-        Some(pid) => pid.to_string().into(),
-        None => agent.pid().into(),
-    }
-}
 
 /// The reason why no single job is meant.
 pub(crate) struct NotOne {
@@ -332,27 +287,6 @@ pub(crate) enum Run {
     Launcher(RunFolder),
 }
 
-/// Folders that may hold runs, in the order in which a launch chooses.
-pub(crate) fn log_folders(log_dir: Option<&OsStr>) -> Vec<PathBuf> {
-    let options = Options { log_dir: log_dir.map(OsStr::to_owned), ..Options::default() };
-    let candidates = match open(&options) {
-        Ok(opened) => log_candidates(&opened.host, &opened.settings),
-        // Settings that `run` refuses must not hide what an earlier run wrote.
-        Err(_) => {
-            let tmpdir = Host::live().variable("TMPDIR");
-            let tmpdir = tmpdir.as_deref().map(AsRef::as_ref);
-            default_candidates(log_dir.map(Path::new), tmpdir)
-        }
-    };
-    let mut folders: Vec<PathBuf> = candidates.into_iter().map(|one| one.path).collect();
-    if log_dir.is_some() {
-        // A user who names a folder means only that folder.
-        folders.truncate(1);
-    }
-    folders.retain(|folder| folder.is_dir());
-    folders
-}
-
 /// The run that the user means.
 pub(crate) fn chosen_run(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<Run, Refusal> {
     if let Some(folder) = run.map(Path::new).filter(|run| is_path(run)) {
@@ -435,10 +369,6 @@ fn of_folder(folder: &Path) -> Option<Run> {
     newest(&folder).map(Run::Folder)
 }
 
-pub(super) fn newest(folder: &Path) -> Option<RunFolder> {
-    logs::latest(folder).or_else(|| logs::runs(folder).ok()?.into_iter().next())
-}
-
 fn no_run_in(folder: &Path) -> Refusal {
     let folder = folder.display();
     Refusal::new(
@@ -498,6 +428,7 @@ mod tests {
     use super::*;
     use linux::sys::Peer;
     use monitor::socket::About;
+    use text::run_id::RunId;
 
     #[test]
     fn job_without_run_id_is_named_by_pid() {

@@ -1,21 +1,46 @@
-//! Chooses among several jobs that run here: the one of the folder in which a command was called; and the list from
-//! which the user chooses where there is none.
+//! A job that runs here, and the choice among several: the one of the folder in which a command was called, or the list
+//! from which the user chooses.
 
+use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use super::find::{RunningJob, log_folders, newest};
+use crate::collect::log_candidates;
+use crate::commands::output::say;
+use crate::open::open;
 use crate::view::now_ms;
 use linux::host::Host;
 use linux::users;
 use logs::{RunFolder, default_candidates};
-use monitor::socket::About;
+use monitor::socket::{About, Job, Listener};
+use report::closing;
 use report::ps_view::ago;
+use settings::cli::Options;
 use text::columns::table;
 use text::escape::printable;
+use text::lang::Lang;
+use text::run_id::RunId;
 use text::text;
 use verdict::{Id, Refusal};
 
+/// A job, and its agents here: several with tasks, or with two nodes on one machine.
+pub(crate) struct RunningJob {
+    pub(crate) run_id: RunId,
+    /// The owner of the job, unless the asking user is the owner.
+    pub(crate) stranger: Option<u32>,
+    pub(crate) agents: Vec<(Listener, Job)>,
+}
+
 impl RunningJob {
+    /// The RUN that names this job: its run id, or the pid of its agent if the nodes have not agreed on a
+    /// run id yet.
+    pub(crate) fn name(&self) -> Cow<'_, str> {
+        match self.agents.first() {
+            Some((agent, _)) if self.run_id.is_empty() => number(agent),
+            _ => self.run_id.as_str().into(),
+        }
+    }
+
     /// What tells it from the others, as its agents say.
     pub(crate) fn about(&self) -> Option<&About> {
         let mut said = self.agents.iter().map(|(_, job)| &job.about);
@@ -39,6 +64,25 @@ impl RunningJob {
         let owner = self.owner().unwrap_or_default();
         let row = [self.name().into_owned(), program, owner, about.folder, age];
         row.map(|cell| printable(&cell).into_owned()).into()
+    }
+
+    /// Names the owner of this job before anything of it is shown: any user may claim to have one.
+    pub(crate) fn tell_owner(&self, lang: Lang) {
+        let Some(uid) = self.stranger else { return };
+        let (run, user) = (self.name(), users::named(uid));
+        let line = text!(
+            "{run} is of user {user}: all that follows is what that user's process says",
+            "{run} 属于用户 {user}：以下内容均为该用户的进程所述"
+        );
+        say(&closing::line(&line, lang));
+    }
+}
+
+/// The pid by which the user names an agent: that of the user's own PID namespace, if it has one there.
+pub(super) fn number(agent: &Listener) -> Cow<'_, str> {
+    match agent.pid_here() {
+        Some(pid) => pid.to_string().into(),
+        None => agent.pid().into(),
     }
 }
 
@@ -128,4 +172,29 @@ pub(super) fn several(run: Option<&str>, here: &Here, jobs: &[RunningJob]) -> Re
         "请用参数 RUN 给出某一行的第一个词或其开头部分；在任务自己的目录中则默认是该任务"
     );
     Refusal::new(Id::StacksJob, text, hint)
+}
+
+/// Folders that may hold runs, in the order in which a launch chooses.
+pub(crate) fn log_folders(log_dir: Option<&OsStr>) -> Vec<PathBuf> {
+    let options = Options { log_dir: log_dir.map(OsStr::to_owned), ..Options::default() };
+    let candidates = match open(&options) {
+        Ok(opened) => log_candidates(&opened.host, &opened.settings),
+        // Settings that `run` refuses must not hide what an earlier run wrote.
+        Err(_) => {
+            let tmpdir = Host::live().variable("TMPDIR");
+            let tmpdir = tmpdir.as_deref().map(AsRef::as_ref);
+            default_candidates(log_dir.map(Path::new), tmpdir)
+        }
+    };
+    let mut folders: Vec<PathBuf> = candidates.into_iter().map(|one| one.path).collect();
+    if log_dir.is_some() {
+        // A user who names a folder means only that folder.
+        folders.truncate(1);
+    }
+    folders.retain(|folder| folder.is_dir());
+    folders
+}
+
+pub(super) fn newest(folder: &Path) -> Option<RunFolder> {
+    logs::latest(folder).or_else(|| logs::runs(folder).ok()?.into_iter().next())
 }
