@@ -48,7 +48,7 @@ pub use folder::{Candidate, FolderLevel, LogFolder, default_candidates};
 pub use index::Writer;
 pub use output::{Logs, LogsConfig, LogsSummary, OwnerNow};
 pub use pages::{Cursor, LogLine, Page, Wanted, attempts, page};
-pub use runs::{RunFolder, RunMark, keep_within, latest, runs};
+pub use runs::{RunFolder, RunMark, holds_mark, keep_within, latest, runs};
 pub use tail::TailLine;
 
 /// Stack size in bytes of a thread, which keeps its buffers on the heap.

@@ -98,6 +98,12 @@ fn written(launcher: &Path) -> Option<SystemTime> {
     of_files.max().or_else(|| time(launcher.to_owned()))
 }
 
+/// Whether a launcher holds its mark, as far as this host sees its lock. None if it has no mark.
+pub fn holds_mark(launcher: &Path) -> Option<bool> {
+    let mark = regular_file::open_to_lock(&launcher.join(RUNNING)).ok()?;
+    Some(flock(&mark, FlockOperation::NonBlockingLockExclusive).is_err())
+}
+
 fn lives(launcher: &Path) -> bool {
     let grows = || {
         let written = written(launcher);

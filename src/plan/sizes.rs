@@ -152,6 +152,7 @@ pub(crate) fn check_undeclared(
     });
     let mut misfits = given.filter(|(_, size)| *size == 0 || !world.is_multiple_of(*size));
     let Some((name, size)) = misfits.next() else { return };
+    let fitting = nearest_divisors(world, size);
     let declare = match ULYSSES.contains(&name) || name == SEQUENCE {
         true => format!("--layout ulysses-world {name} {{ulysses_size}}"),
         false => format!("{name} {{world_size}}"),
@@ -163,10 +164,23 @@ pub(crate) fn check_undeclared(
             "{name} {size} 与 {world} 个 rank 不匹配（不是 {size} 的整数倍）：有此参数的程序会在加载之后断言失败"
         ),
         text!(
-            "a size that fits is chosen with {declare}; --layout none keeps this one",
-            "用 {declare} 可由 ranklaunch 选择合适的规模；--layout none 保留该值"
+            "sizes that divide {world} ranks: {fitting}; {declare} chooses one that fits, --layout none keeps this one",
+            "能整除 {world} 个 rank 的规模：{fitting}；用 {declare} 可由 ranklaunch 选择合适的规模；--layout none 保留该值"
         ),
     );
+}
+
+/// The divisors of a number that are nearest to a size, ascending: `2, 4, 5, 10`.
+fn nearest_divisors(number: u32, size: u32) -> String {
+    const SHOWN: usize = 4;
+    let small = (1_u32..).take_while(|one| one.checked_mul(*one).is_some_and(|it| it <= number));
+    let small = small.filter(|one| number.is_multiple_of(*one));
+    let mut divisors: Vec<u32> = small.flat_map(|one| [one, number / one]).collect();
+    divisors.sort_by_key(|one| (one.abs_diff(size), *one));
+    divisors.dedup();
+    divisors.truncate(SHOWN);
+    divisors.sort_unstable();
+    divisors.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Positions of flags on which the program asserts as a single rank.
@@ -266,6 +280,12 @@ pub(crate) fn explain_sizes(
         _ => {
             (text!("the most that this node can run", "本节点可运行的最大值"), "solved".to_owned())
         }
+    };
+    let asked = &settings.nproc_per_node;
+    let source = match (&problem.exact, &asked.source) {
+        (Some(_), _) | (_, Source::Default) => source,
+        // `auto` was given, and is shown as such.
+        (None, given) => format!("{given} auto"),
     };
     if problem.world.is_none() {
         notes.decide("nproc_per_node", nproc, because, source);

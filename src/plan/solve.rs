@@ -28,8 +28,9 @@ use settings::{
     LayoutRule, Placeholder, Program, Rendezvous, Repeated, Settings, Source, Sourced,
     WorldSizeCounts,
 };
+use text::lang::Text;
 use text::text;
-use verdict::{Id, Refusal};
+use verdict::{Id, Refusal, Verdict};
 
 /// The plan of this node, whatever its checks find. The findings are in the notes, even if there
 /// is no plan.
@@ -61,6 +62,19 @@ pub(super) fn plan_with(
         asked = of_tasks(&asked, task)?;
     }
     plan_for(settings, facts, member, &asked, scope, notes)
+}
+
+/// The refusal of a layout for a number of nodes that only WORLD_SIZE gives, which may count processes.
+fn with_both_readings(refusal: Refusal, (nnodes, is_world_size): (u32, bool)) -> Refusal {
+    if !is_world_size || refusal.verdict != Verdict::Layout {
+        return refusal;
+    }
+    let Text { en, zh } = &refusal.hint;
+    let hint = text!(
+        "--world-size-counts processes if WORLD_SIZE={nnodes} counts processes, not nodes; if there are {nnodes} nodes: {en}",
+        "若 WORLD_SIZE={nnodes} 表示进程数而非节点数，请加 --world-size-counts processes；若确有 {nnodes} 个节点：{zh}"
+    );
+    Refusal { hint, ..refusal }
 }
 
 /// The plan of a node with a known membership.
@@ -104,10 +118,14 @@ pub(super) fn plan_for(
         ulysses: literal(settings, Axis::Ulysses, rule, &words, notes),
         ring: literal(settings, Axis::Ring, rule, &words, notes),
     };
-    let (capacity, problem, sizes) = solved(settings, facts, scope, capacity, problem, notes)?;
+    let is_read = settings.world_size_counts.value == WorldSizeCounts::Auto;
+    let nodes = (problem.nnodes, membership.nnodes_by_world_size && is_read && problem.nnodes > 1);
+    let told = |refusal| with_both_readings(refusal, nodes);
+    let (capacity, problem, sizes) =
+        solved(settings, facts, scope, capacity, problem, notes).map_err(told)?;
     let nproc = sizes.nproc;
     let world = sizes.world;
-    check_least(settings, &problem, nproc)?;
+    check_least(settings, &problem, nproc).map_err(told)?;
     explain_sizes(settings, &problem, sizes, capacity.hardware, &words, notes);
     check_undeclared(settings, world, &words, notes);
     let program = placeholders::with_conditional(settings, program, problem.nnodes, sizes, notes);
@@ -128,8 +146,6 @@ pub(super) fn plan_for(
     let mut arguments = program.args().to_vec();
     arguments.extend(settings.engine_args.iter().map(OsString::from));
     arguments.extend(settings.env.iter().map(|setting| setting.value.clone()));
-    let is_read = settings.world_size_counts.value == WorldSizeCounts::Auto;
-    let nodes = (problem.nnodes, membership.nnodes_by_world_size && is_read && problem.nnodes > 1);
     let selected =
         placeholders::select(&settings.selects, nodes, capacity.most, world, &arguments, notes)?;
     let placeholders = values(membership.node_rank, problem.nnodes, sizes, selected);

@@ -17,6 +17,7 @@ use super::open::{Opened, open};
 use super::own_run::OwnRun;
 use super::run_socket::RunSocket;
 use super::scratch::ScratchName;
+use super::status_feed::program_name;
 use super::{collect, conductor, notify_peers};
 use crate::commands::output::{Refused, choose, refuse, say, say_unused_profile};
 use linux::host::Host;
@@ -24,9 +25,11 @@ use linux::sys::{Dispositions, PollFd, PollFlags, poll};
 use linux::terminal;
 use logs::Console;
 use monitor::export::HttpServer;
+use monitor::socket::About;
 use monitor::status::StatusBoard;
 use node::observe::{LoggedKills, OomWatch};
 use report::journal::Journal;
+use report::runs::view::now_ms;
 use report::{Ending, closing, files};
 use settings::cli::Options;
 use supervise::guard::{self, HowLost, LostAgent};
@@ -189,7 +192,15 @@ async fn conduct(
         link.say(&AgentReport::StatusLine);
     }
     let board = StatusBoard::new(collect::hostname(&host));
-    let socket = RunSocket::start(board.clone());
+    let program = settings.program.as_ref().map(|program| program_name(&program.value));
+    let folder = std::env::current_dir().unwrap_or_default();
+    let about = About {
+        program: program.unwrap_or_default(),
+        profile: settings.profile.clone(),
+        folder: folder.display().to_string(),
+        started_ms: now_ms(),
+    };
+    let socket = RunSocket::start(board.clone(), about);
     let context = Context {
         board,
         socket,

@@ -29,7 +29,7 @@ use linux::host::Host;
 use linux::sys::Dispositions;
 use logs::{FolderLevel, LauncherFolder, LogFolder, Logs, LogsConfig};
 use monitor::hang::{HangWatch, Surroundings, Watched};
-use monitor::socket::{Job, RunningRanks};
+use monitor::socket::{About, Job, RunningRanks};
 use monitor::status::Phase;
 use monitor::watch::Sampling;
 use monitor::witnesses::Witnesses;
@@ -237,6 +237,7 @@ impl Attempt {
             node: plan.membership.node_rank,
             nodes: plan.membership.nnodes,
             ranks: Vec::new(),
+            about: About::default(),
         });
         let hang = HangWatch::start(self.watched(context, planned, &nodes));
         let stands_still = hang.take_end();
@@ -393,7 +394,8 @@ impl Attempt {
         // period.
         let ended =
             outcome.as_ref().and_then(|outcome| outcome.stopped_at).unwrap_or_else(Instant::now);
-        context.console.say(&closing::block(&Closing {
+        let (folder, warnings) = (self.folder.as_deref().map(LogFolder::path), context.warned());
+        let shown = Closing {
             ending,
             exit_code,
             elapsed: ended.saturating_duration_since(context.started),
@@ -403,10 +405,12 @@ impl Attempt {
             engine,
             engine_lines: self.logs.engine_lines(),
             link_errors: &link_errors,
-            folder: self.folder.as_deref().map(LogFolder::path).as_deref(),
-            warnings: &context.warned(),
+            folder: folder.as_deref(),
+            warnings: &warnings,
             lang,
-        }));
+        };
+        context.console.say(&closing::block(&shown));
+        let closing = closing::verdict(&shown);
         let record = RunRecord {
             run_id: self.identity.run_id,
             attempt: self.number,
@@ -416,6 +420,7 @@ impl Attempt {
             plan: report::plan_forms::json(&self.plan, lang, &ready.executable),
             outcome,
             ending: ending.clone(),
+            closing,
             oom,
             exit_code,
             logs: Value::Null,

@@ -208,16 +208,25 @@ pub(super) async fn write_report(
 }
 
 /// The run ended after its last attempt with a verdict other than that attempt's.
-pub(super) fn amend(context: &Context, ending: &Ending, code: i32, time_left: Duration) {
+pub(super) fn amend(
+    context: &Context,
+    ending: &Ending,
+    closing: &Text,
+    code: i32,
+    time_left: Duration,
+) {
     let Some(folder) = context.run.folder() else { return };
-    let (ending, lang) = (ending.clone(), context.lang());
+    let (ending, closing, lang) = (ending.clone(), closing.clone(), context.lang());
     let written = io_with_deadline(time_left, move || {
         let run = regular_file::read(&folder.node_path().join(RUN_JSON), LARGEST_RUN_JSON)?;
-        let amended = files::amended(&run, &ending, code, lang)?;
+        let amended = files::amended(&run, &ending, &closing, code, lang)?;
         folder.replace(FolderLevel::Node, RUN_JSON, &amended)
     });
-    if let Err(error) = written {
-        tracing::warn!(%error, "run.json has the verdict of the last attempt");
+    match written {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(%error, "run.json has the verdict of the last attempt");
+        }
+        _ => {}
     }
 }
 

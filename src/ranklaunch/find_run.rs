@@ -6,58 +6,14 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use crate::collect::log_candidates;
-use crate::commands::output::say;
-use crate::open::open;
-use linux::host::Host;
+use super::here::{Here, RunningJob, log_folders, newest, number, several};
 use linux::users;
-use logs::{RunFolder, default_candidates};
-use monitor::socket::{self, Answer, Job, Listener};
-use report::closing;
+use logs::RunFolder;
+use monitor::socket::{self, Answer, Listener};
 use report::runs::view::refusal_of;
-use settings::cli::Options;
-use text::lang::{Lang, Text, cause};
-use text::run_id::RunId;
+use text::lang::{Text, cause};
 use text::text;
 use verdict::{Id, Refusal};
-
-/// A job, and its agents here: several with tasks, or with two nodes on one machine.
-pub(crate) struct RunningJob {
-    pub(crate) run_id: RunId,
-    /// The owner of the job, unless the asking user is the owner.
-    pub(crate) stranger: Option<u32>,
-    pub(crate) agents: Vec<(Listener, Job)>,
-}
-
-impl RunningJob {
-    /// The RUN that names this job: its run id, or the pid of its agent if the nodes have not agreed on a
-    /// run id yet.
-    pub(crate) fn name(&self) -> Cow<'_, str> {
-        match self.agents.first() {
-            Some((agent, _)) if self.run_id.is_empty() => number(agent),
-            _ => self.run_id.as_str().into(),
-        }
-    }
-
-    /// Names the owner of this job before anything of it is shown: any user may claim to have one.
-    pub(crate) fn tell_owner(&self, lang: Lang) {
-        let Some(uid) = self.stranger else { return };
-        let (run, user) = (self.name(), users::named(uid));
-        let line = text!(
-            "{run} is of user {user}: all that follows is what that user's process says",
-            "{run} 属于用户 {user}：以下内容均为该用户的进程所述"
-        );
-        say(&closing::line(&line, lang));
-    }
-}
-
-/// The pid by which the user names an agent: that of the user's own PID namespace, if it has one there.
-fn number(agent: &Listener) -> Cow<'_, str> {
-    match agent.pid_here() {
-        Some(pid) => pid.to_string().into(),
-        None => agent.pid().into(),
-    }
-}
 
 /// The reason why no single job is meant.
 pub(crate) struct NotOne {
@@ -185,18 +141,15 @@ fn the_one(
         (0, _) | (_, None) => Err(none(run, &others, refused, unheard).into()),
         (_, Some(last)) => {
             meant.push(last);
+            let here = Here::look();
+            if run.is_none()
+                && let Some(at) = here.position(&meant)
+            {
+                return Ok(meant.swap_remove(at));
+            }
             // The jobs of strangers were left out if one of the user's own is meant.
             let are_several = meant.iter().all(|one| one.stranger.is_none());
-            let (count, ids) = (meant.len(), names(&meant));
-            let refusal = Refusal::new(
-                Id::StacksJob,
-                text!("{count} jobs run here: {ids}", "此处有 {count} 个任务正在运行：{ids}"),
-                text!(
-                    "give the name of one of them, or its beginning, as RUN",
-                    "请用参数 RUN 给出其中一个的名称或其开头部分"
-                ),
-            );
-            Err(NotOne { are_several, refusal })
+            Err(NotOne { are_several, refusal: several(run, &here, &meant) })
         }
     }
 }
@@ -311,27 +264,6 @@ pub(crate) enum Run {
     Launcher(RunFolder),
 }
 
-/// Folders that may hold runs, in the order in which a launch chooses.
-pub(crate) fn log_folders(log_dir: Option<&OsStr>) -> Vec<PathBuf> {
-    let options = Options { log_dir: log_dir.map(OsStr::to_owned), ..Options::default() };
-    let candidates = match open(&options) {
-        Ok(opened) => log_candidates(&opened.host, &opened.settings),
-        // Settings that `run` refuses must not hide what an earlier run wrote.
-        Err(_) => {
-            let tmpdir = Host::live().variable("TMPDIR");
-            let tmpdir = tmpdir.as_deref().map(AsRef::as_ref);
-            default_candidates(log_dir.map(Path::new), tmpdir)
-        }
-    };
-    let mut folders: Vec<PathBuf> = candidates.into_iter().map(|one| one.path).collect();
-    if log_dir.is_some() {
-        // A user who names a folder means only that folder.
-        folders.truncate(1);
-    }
-    folders.retain(|folder| folder.is_dir());
-    folders
-}
-
 /// The run that the user means.
 pub(crate) fn chosen_run(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result<Run, Refusal> {
     if let Some(folder) = run.map(Path::new).filter(|run| is_path(run)) {
@@ -344,7 +276,10 @@ pub(crate) fn chosen_run(run: Option<&OsStr>, log_dir: Option<&OsStr>) -> Result
             // Any user may have a job here; one's own last run comes before it.
             Ok(job) if run.is_none() && job.stranger.is_some() => of_a_stranger = Some(job),
             Ok(job) => return Ok(Run::Lives(job)),
-            Err(NotOne { are_several: true, refusal }) if run.is_none() => return Err(refusal),
+            Err(NotOne { are_several: true, refusal }) if run.is_none() => {
+                // None of them is of this folder, but an earlier run may be.
+                return Here::look().newest_run().map(Run::Folder).ok_or(refusal);
+            }
             Err(_) => {}
         }
     }
@@ -411,10 +346,6 @@ fn of_folder(folder: &Path) -> Option<Run> {
     newest(&folder).map(Run::Folder)
 }
 
-fn newest(folder: &Path) -> Option<RunFolder> {
-    logs::latest(folder).or_else(|| logs::runs(folder).ok()?.into_iter().next())
-}
-
 fn no_run_in(folder: &Path) -> Refusal {
     let folder = folder.display();
     Refusal::new(
@@ -473,7 +404,8 @@ fn unknown(run: &str, folders: &[PathBuf]) -> Refusal {
 mod tests {
     use super::*;
     use linux::sys::Peer;
-    use monitor::socket::Refused;
+    use monitor::socket::{About, Job, Refused};
+    use text::run_id::RunId;
 
     #[test]
     fn job_without_run_id_is_named_by_pid() {
@@ -483,7 +415,8 @@ mod tests {
             let agent = Listener { name: format!("ranklaunch-stacks-{inside}-x"), peer };
             let run_id = RunId::try_from(run_id.to_owned()).expect("an id");
             let ranks = Vec::new();
-            let job = Job { run_id: run_id.clone(), attempt: 0, node: 0, nodes: 2, ranks };
+            let about = About::default();
+            let job = Job { run_id: run_id.clone(), attempt: 0, node: 0, nodes: 2, ranks, about };
             RunningJob { run_id, stranger: None, agents: vec![(agent, job)] }
         };
         let jobs = [running("", 41, None), running("job-1", 42, Some(42)), running("", 43, None)];

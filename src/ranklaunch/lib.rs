@@ -43,6 +43,7 @@ mod find_run;
 #[cfg(any(test, feature = "fixtures"))]
 #[doc(hidden)]
 pub mod fuzz;
+mod here;
 mod job_session;
 mod job_verdict;
 mod live;

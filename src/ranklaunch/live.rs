@@ -18,7 +18,7 @@ use node::observe::Facts;
 use plan::Plan;
 use report::{Ending, closing, files};
 use supervise::EndStep;
-use text::lang::Text;
+use text::lang::{Lang, Text};
 use text::text;
 use verdict::Refusal;
 use verdict::outcome::Halt;
@@ -33,6 +33,15 @@ pub(super) struct Live<'a> {
 impl Live<'_> {
     fn clock(&self) -> Clock {
         Clock::of(self.context.settings.grace.value, None)
+    }
+
+    /// Says the last words of a launch, and gives them to the run whose last attempt ended with others.
+    fn end_early(&self, ending: &Ending, code: i32, words: impl Fn(Lang) -> String) {
+        self.context.console.say(&words(self.context.lang()));
+        let closing = closing::both(words);
+        let time_left = self.clock().left_for_answer(EndStep::Record);
+        end::amend(self.context, ending, &closing, code, time_left);
+        self.context.journal.keeper()(files::refused(ending, &closing, code));
     }
 }
 
@@ -157,19 +166,14 @@ impl Phases for Live<'_> {
     }
 
     fn refused(&self, refusal: &Refusal, earlier: Option<&Earlier>) -> Ending {
-        let lang = self.context.lang();
         let kept = earlier.and_then(|earlier| unreplaced(earlier, refusal));
-        let ending = kept.clone().unwrap_or_else(|| Ending::refused(refusal));
+        let is_kept = kept.is_some();
+        let ending = kept.unwrap_or_else(|| Ending::refused(refusal));
         let code = self.context.exit_code(&ending);
-        self.context.console.say(&match &kept {
-            Some(ending) => closing::ended_early(ending, code, lang),
-            None => closing::refusal(refusal, code, lang),
+        self.end_early(&ending, code, |lang| match is_kept {
+            true => closing::ended_early(&ending, code, lang),
+            false => closing::refusal(refusal, code, lang),
         });
-        if kept.is_some() {
-            let time_left = self.clock().left_for_answer(EndStep::Record);
-            end::amend(self.context, &ending, code, time_left);
-        }
-        self.context.journal.keeper()(files::refused(&ending, code));
         ending
     }
 
@@ -178,8 +182,7 @@ impl Phases for Live<'_> {
         self.context.console.status(None);
         let ending = Ending::halted(halt);
         let code = self.context.exit_code(&ending);
-        self.context.console.say(&closing::ended_early(&ending, code, self.context.lang()));
-        self.context.journal.keeper()(files::refused(&ending, code));
+        self.end_early(&ending, code, |lang| closing::ended_early(&ending, code, lang));
         ending
     }
 

@@ -173,12 +173,28 @@ async fn tell(
 
 fn heard(config: &Config, told: usize) -> Text {
     let others = usize::try_from(config.nnodes.saturating_sub(1)).unwrap_or(usize::MAX);
-    let zh = match told {
-        0 => format!("其他 {others} 个节点均未能收到本次拒绝的通知"),
-        told if told >= others => format!("已将本次拒绝通知其他 {others} 个节点"),
-        told => format!("其他 {others} 个节点中，{told} 个已收到本次拒绝的通知"),
-    };
-    text!("{told} of {others} other nodes were notified of this refusal", "{zh}")
+    let untold = others.saturating_sub(told);
+    match (told, untold, others) {
+        (0, _, 1) => text!(
+            "the other node could not be notified of this refusal",
+            "另一个节点未能收到本次拒绝的通知"
+        ),
+        (0, ..) => text!(
+            "none of the {others} other nodes could be notified of this refusal",
+            "其他 {others} 个节点均未能收到本次拒绝的通知"
+        ),
+        (_, 0, 1) => {
+            text!("the other node was notified of this refusal", "已将本次拒绝通知另一个节点")
+        }
+        (_, 0, _) => text!(
+            "all {others} other nodes were notified of this refusal",
+            "已将本次拒绝通知其他 {others} 个节点"
+        ),
+        _ => text!(
+            "{told} of the {others} other nodes were notified of this refusal, {untold} could not be reached",
+            "其他 {others} 个节点中，{told} 个已收到本次拒绝的通知，{untold} 个未能联系上"
+        ),
+    }
 }
 
 /// On node 0, if another process holds the muster port: notifies the others on the second port.

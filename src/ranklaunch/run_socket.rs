@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use monitor::socket::{Answer, Ask, Everywhere, Job, Refused, RunServer, RunningRanks};
+use monitor::socket::{About, Answer, Ask, Everywhere, Job, Refused, RunServer, RunningRanks};
 use monitor::status::StatusBoard;
 use muster::{MemberKind, Packed};
 use report::runs::view::{JobStatus, PackedStatus, View, ViewAsk};
@@ -32,13 +32,14 @@ impl Drop for Serving {
 }
 
 impl RunSocket {
-    pub(super) fn start(board: StatusBoard) -> RunSocket {
+    pub(super) fn start(board: StatusBoard, about: About) -> RunSocket {
         let attempt = Attempt::default();
         let which = {
             let (attempt, board) = (Arc::clone(&attempt), board.clone());
             move || {
                 let running = held(&attempt).as_ref().map(|(ranks, _)| ranks.clone());
-                running.map_or_else(|| planned(&board), |ranks| ranks.job())
+                let job = running.map_or_else(|| planned(&board), |ranks| ranks.job());
+                Job { about: about.clone(), ..job }
             }
         };
         let everywhere = {
@@ -75,6 +76,7 @@ fn planned(board: &StatusBoard) -> Job {
         node: run.node,
         nodes: run.nodes,
         ranks: Vec::new(),
+        about: About::default(),
     }
 }
 

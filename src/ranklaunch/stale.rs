@@ -25,6 +25,7 @@ use preflight::prepare;
 use settings::contract::{Claim, Field};
 use settings::launchers::{Launcher, PythonProgram, PythonRun};
 use settings::{Program, Settings, StaleMode};
+use text::escape::printable;
 use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal, Severity, Warning};
@@ -222,12 +223,12 @@ impl StaleSurvey {
             context.say(&one.left_alone(self.request.mode));
         }
         if refused.is_none() {
-            context.warn(self.beside().as_slice());
+            context.warn(self.beside(&context.host).as_slice());
         }
     }
 
     /// The warning that the job's own script is at work here already.
-    fn beside(&self) -> Option<Warning> {
+    fn beside(&self, host: &Host) -> Option<Warning> {
         const SHOWN: usize = 3;
         let ours = |one: &&StaleProcess| {
             let is_script = matches!(one.rule, StaleRule::Program | StaleRule::Launcher);
@@ -237,7 +238,12 @@ impl StaleSurvey {
         let since = |one: &&StaleProcess| {
             let (pid, age) = (one.pid, one.age.map(clear::shown_age)?);
             let (en, zh) = (age.en, age.zh);
-            Some((format!("pid {pid}, for {en}"), format!("pid {pid}，已运行 {zh}")))
+            let folder = host.process(pid).cwd().map(|folder| folder.display().to_string());
+            let folder = printable(folder.as_deref().unwrap_or("?")).into_owned();
+            Some((
+                format!("pid {pid}, for {en}, in {folder}"),
+                format!("pid {pid}，已运行 {zh}，目录 {folder}"),
+            ))
         };
         let (en, zh): (Vec<_>, Vec<_>) = running.iter().filter_map(since).take(SHOWN).unzip();
         if en.is_empty() {
@@ -248,8 +254,8 @@ impl StaleSurvey {
         Some(Warning::new(
             Id::StaleBeside,
             text!(
-                "this job's script already runs on this node ({en}): both may use the same GPUs and write the same files",
-                "本任务的脚本已在本节点运行（{zh}）：两者可能使用相同的 GPU 并写入相同的文件"
+                "this job's script already runs on this node ({en}): both write the same files, if their folders are the same, and use the same GPUs",
+                "本任务的脚本已在本节点运行（{zh}）：若目录相同，两者会写入相同的文件，并使用相同的 GPU"
             ),
             text!(
                 "if it is not needed any more, end it: {end}; if both are meant, give each GPUs and output folders of its own",

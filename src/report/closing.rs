@@ -13,7 +13,7 @@ use super::ending::{Ending, read_log};
 use node::observe::Growth;
 use text::lang::{Lang, Text};
 use text::ranges::listed;
-use text::style::{Style, paint};
+use text::style::{Style, paint, plain};
 use text::text;
 use verdict::{Class, Confidence, Id, Refusal, Warning, Why, by_importance};
 
@@ -70,8 +70,7 @@ pub struct Closing<'a> {
 
 /// The block, ending in a newline.
 pub fn block(closing: &Closing<'_>) -> String {
-    let Closing { ending, exit_code, world_size, node_rank, lang, .. } = *closing;
-    let seconds = format!("{:.1}", closing.elapsed.as_secs_f64());
+    let Closing { ending, node_rank, lang, .. } = *closing;
     let mut lines = Lines::new(lang);
     if !closing.last_lines.is_empty() {
         let count = closing.last_lines.len();
@@ -97,44 +96,7 @@ pub fn block(closing: &Closing<'_>) -> String {
             let _ = writeln!(lines.out, "   {line}");
         }
     }
-    let verdict = ending.text.get(lang);
-    if exit_code == 0 && ending.class == Class::Done {
-        let title = text!(
-            "done: {verdict} (world size {world_size}, node {node_rank}, {seconds} s)",
-            "完成：{verdict}（总进程数 {world_size}，节点编号 {node_rank}，用时 {seconds} 秒）"
-        );
-        lines.title(Style::Good, &title);
-    } else {
-        match &ending.why {
-            Some(why) => push_cause(&mut lines, why, ending, &seconds),
-            None => {
-                lines.title(Style::Fail, &timed(&ending.text, &seconds));
-                push_hint(&mut lines, "   ", &ending.hint);
-            }
-        }
-        if !closing.link_errors.is_empty() {
-            let list = link_errors(closing.link_errors);
-            let line =
-                text!("link errors since the start: {list}", "启动以来新增的链路错误：{list}");
-            lines.line("   ", &line);
-        }
-        let id = ending.id;
-        let code = match &ending.why {
-            Some(why) => {
-                let cause = &why.id;
-                text!(
-                    "exit code {exit_code} ({id}), cause {cause}",
-                    "退出码 {exit_code}（{id}），原因 {cause}"
-                )
-            }
-            None => code_and_id(exit_code, id),
-        };
-        lines.line("   ", &code);
-        // The sender of a stop knows why the job ended.
-        if ending.class != Class::Stopped {
-            push_warnings(&mut lines, closing.warnings);
-        }
-    }
+    push_verdict(&mut lines, closing);
     if let Some(folder) = closing.folder {
         let (engine, count) = (closing.engine, closing.engine_lines);
         let hidden = match count {
@@ -148,6 +110,63 @@ pub fn block(closing: &Closing<'_>) -> String {
         lines.labelled("   ", &text!("logs", "日志"), &words);
     }
     lines.out
+}
+
+/// The lines of the block that are the verdict, for run.json.
+pub fn verdict(closing: &Closing<'_>) -> Text {
+    both(|lang| {
+        let mut lines = Lines::new(lang);
+        push_verdict(&mut lines, closing);
+        lines.out
+    })
+}
+
+/// Words for the console in both languages, without colours.
+pub fn both(words: impl Fn(Lang) -> String) -> Text {
+    let of = |lang| plain(words(lang).trim_end()).into_owned();
+    Text::new(of(Lang::En), of(Lang::Zh))
+}
+
+fn push_verdict(lines: &mut Lines, closing: &Closing<'_>) {
+    let Closing { ending, exit_code, world_size, node_rank, .. } = *closing;
+    let seconds = format!("{:.1}", closing.elapsed.as_secs_f64());
+    if exit_code == 0 && ending.class == Class::Done {
+        let verdict = ending.text.get(lines.lang);
+        let title = text!(
+            "done: {verdict} (world size {world_size}, node {node_rank}, {seconds} s)",
+            "完成：{verdict}（总进程数 {world_size}，节点编号 {node_rank}，用时 {seconds} 秒）"
+        );
+        lines.title(Style::Good, &title);
+        return;
+    }
+    match &ending.why {
+        Some(why) => push_cause(lines, why, ending, &seconds),
+        None => {
+            lines.title(Style::Fail, &timed(&ending.text, &seconds));
+            push_hint(lines, "   ", &ending.hint);
+        }
+    }
+    if !closing.link_errors.is_empty() {
+        let list = link_errors(closing.link_errors);
+        let line = text!("link errors since the start: {list}", "启动以来新增的链路错误：{list}");
+        lines.line("   ", &line);
+    }
+    let id = ending.id;
+    let code = match &ending.why {
+        Some(why) => {
+            let cause = &why.id;
+            text!(
+                "exit code {exit_code} ({id}), cause {cause}",
+                "退出码 {exit_code}（{id}），原因 {cause}"
+            )
+        }
+        None => code_and_id(exit_code, id),
+    };
+    lines.line("   ", &code);
+    // The sender of a stop knows why the job ended.
+    if ending.class != Class::Stopped {
+        push_warnings(lines, closing.warnings);
+    }
 }
 
 /// The warnings of the start in one line each, since they have scrolled away.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::closing::{missing, others};
 use diagnose::{Catalogue, Cause, Diagnosis, Evidence, Role, Row, Scanned, filled};
 use text::columns::{fold, labelled};
-use text::escape::{data, property};
+use text::escape::{data, printable, property};
 use text::lang::{Lang, Text};
 use text::style::{Style, paint};
 use text::text;
@@ -30,7 +30,30 @@ pub struct View<'a> {
     /// Notes on input that was left out on purpose.
     pub notes: &'a [Text],
     /// Verdicts of ranklaunch on the run when it ended.
-    pub verdicts: &'a [Text],
+    pub verdicts: &'a [Said],
+    /// Why launchers of the run have no verdict.
+    pub unended: &'a [Text],
+    /// The standstills of the job.
+    pub standstills: &'a [Text],
+}
+
+/// The verdict of a run, as its closing block said it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// A line for each statement.
+    pub words: Text,
+    /// The id of the cause that it names.
+    pub cause: Option<String>,
+    pub failed: bool,
+    /// The file that has it.
+    pub file: String,
+    pub exit_code: i64,
+    /// `node-0`
+    pub launcher: String,
+    /// Verdicts of two launchers with the same key are one.
+    pub key: String,
+    /// The other launchers that said the same, with their exit codes.
+    pub also: Vec<(String, i64)>,
 }
 
 /// A log that could not be read, or not to its end.
@@ -54,14 +77,78 @@ impl Unread {
     }
 }
 
+impl Said {
+    /// `, as in node-1 (exit code 143)`
+    fn others(&self) -> Text {
+        const SHOWN: usize = 8;
+        let list = |of: fn(&str, i64) -> String, by: &str| {
+            let each = self.also.iter().take(SHOWN).map(|(name, code)| of(name, *code));
+            let more = if self.also.len() > SHOWN { ", …" } else { "" };
+            format!("{}{more}", each.collect::<Vec<_>>().join(by))
+        };
+        let en = list(|name, code| format!("{name} (exit code {code})"), ", ");
+        let zh = list(|name, code| format!("{name}（退出码 {code}）"), "、");
+        match self.also.is_empty() {
+            true => Text::same(""),
+            false => text!("; the same in {en}", "；{zh} 相同"),
+        }
+    }
+}
+
 impl<'a> View<'a> {
-    /// The verdict of the run, if known; it comes first.
+    /// The verdict of the run, if known, word for word; it comes first. Ends in the heading of what follows.
     pub fn verdicts(self, lang: Lang, width: Option<usize>) -> String {
         let mut out = Writer { out: String::new(), view: self, lang, width };
-        for verdict in self.verdicts {
-            out.painted(Style::Title, &text!("verdict", "结论"), verdict.get(lang));
+        for said in self.verdicts {
+            let (first, rest) =
+                said.words.get(lang).split_once('\n').unwrap_or((said.words.get(lang), ""));
+            let style = if said.failed { Style::Fail } else { Style::Good };
+            let _ = writeln!(out.out, "{}", paint(style, &printable(first)));
+            for line in rest.lines() {
+                let _ = writeln!(out.out, "{}", printable(line));
+            }
+            let Text { en, zh } = said.others();
+            let file = &said.file;
+            let line = text!("   recorded in {file}{en}", "   记录于 {file}{zh}");
+            let _ = writeln!(out.out, "{}", printable(line.get(lang)));
+        }
+        for one in self.unended {
+            out.painted(Style::Title, &text!("verdict", "结论"), one.get(lang));
+        }
+        for one in self.standstills {
+            out.painted(Style::Title, &text!("standstill", "卡死"), one.get(lang));
+        }
+        if let Some(heading) = self.heading() {
+            let _ = writeln!(out.out, "\n{}", heading.get(lang));
         }
         out.out
+    }
+
+    /// How the cause that is found now stands to the verdict of the run.
+    fn heading(self) -> Option<Text> {
+        let said = self.verdicts.first()?;
+        let found = self.diagnosis.cause.as_ref().map(|cause| &cause.why.id);
+        Some(match (&said.cause, found) {
+            (Some(said), Some(found)) if said == found => {
+                text!("The logs, read again, show the same:", "重新读取日志，结论相同：")
+            }
+            (Some(said), Some(found)) => text!(
+                "The logs, read again, show {found}, but the run named {said}, with what it saw of the processes:",
+                "重新读取日志看到的是 {found}，而运行当时结合进程的情况给出的是 {said}："
+            ),
+            (None, Some(_)) if said.failed => text!(
+                "The run named no cause in its output; the logs, read again, show this:",
+                "运行当时未在输出中找到原因；重新读取日志看到的是："
+            ),
+            (_, _) => text!("In the logs, read again:", "重新读取日志："),
+        })
+    }
+
+    /// The contradiction between the verdict of the run and the cause that is found now, for programs.
+    fn contradiction(self) -> Option<Text> {
+        let said = self.verdicts.first()?.cause.as_ref()?;
+        let found = &self.diagnosis.cause.as_ref()?.why.id;
+        (said != found).then(|| self.heading()).flatten()
     }
 
     /// The cause in the first line, the remedy in the second. `width`: columns of the terminal.
@@ -122,7 +209,11 @@ impl<'a> View<'a> {
             json!({ "name": unread.name, "lines": 0, "bytes": 0, "error": error })
         });
         let logs: Vec<Value> = read.chain(unread).collect();
-        let notes: Vec<&str> = self.notes.iter().map(|note| note.get(lang)).collect();
+        let contradiction = self.contradiction();
+        let notes =
+            contradiction.iter().chain(self.unended).chain(self.notes).map(|note| note.get(lang));
+        let notes: Vec<&str> = notes.collect();
+        let said = self.verdicts.iter().map(|said| &said.words).chain(self.standstills);
         let last_lines: Vec<Value> = self
             .logs
             .iter()
@@ -140,7 +231,7 @@ impl<'a> View<'a> {
             "last_lines": last_lines,
             "logs": logs,
             "notes": notes,
-            "verdicts": self.verdicts.iter().map(|verdict| verdict.get(lang)).collect::<Vec<_>>(),
+            "verdicts": said.map(|words| words.get(lang)).collect::<Vec<_>>(),
         })
     }
 
@@ -196,7 +287,12 @@ impl<'a> View<'a> {
         }
         if self.diagnosis.cause.is_none() && self.diagnosis.failed {
             let words = text!("the cause is not visible in these logs", "日志中看不到原因");
-            let _ = writeln!(out, "::warning title=unknown::{}", data(words.get(lang)));
+            let _ = match self.verdicts.first() {
+                Some(said) => {
+                    writeln!(out, "::error title=verdict::{}", data(said.words.get(lang)))
+                }
+                None => writeln!(out, "::warning title=unknown::{}", data(words.get(lang))),
+            };
         }
         out
     }
@@ -260,37 +356,44 @@ impl Writer<'_> {
     fn unknown(&mut self) {
         let (view, lang) = (self.view, self.lang);
         let failed = view.diagnosis.failed;
-        let (what, remedy) = if failed {
-            (
-                text!(
-                    "not visible in these logs: they hold only consequences",
-                    "日志中看不到原因：其中只有后果"
-                ),
-                text!(
-                    "read the logs of the other ranks and nodes, and the events of the platform (kubectl describe pod, sacct, dmesg)",
-                    "请查看其他 rank 与节点的日志，以及平台事件（kubectl describe pod、sacct、dmesg）"
-                ),
-            )
-        } else {
-            let what = if view.diagnosis.done {
-                text!(
-                    "none: nothing in these logs says that the job failed",
-                    "无：日志中没有任务失败的迹象"
-                )
-            } else {
-                text!(
-                    "unknown: no line here is a failure that ranklaunch knows, and none says that the job ended well",
-                    "未知：其中没有 ranklaunch 认识的失败，也没有任务正常结束的迹象"
-                )
-            };
-            let remedy = text!(
+        let (is_told, has_findings) =
+            (!view.verdicts.is_empty(), !view.diagnosis.findings.is_empty());
+        let what = match failed {
+            true if has_findings => text!(
+                "not visible in these logs: they hold only consequences",
+                "日志中看不到原因：其中只有后果"
+            ),
+            true => text!(
+                "not visible in these logs: no line here is a failure that ranklaunch knows",
+                "日志中看不到原因：其中没有 ranklaunch 认识的失败"
+            ),
+            false if is_told => text!(
+                "none: no line here is a failure that ranklaunch knows",
+                "无：其中没有 ranklaunch 认识的失败"
+            ),
+            false if view.diagnosis.done => text!(
+                "none: a line says that the job ended well, and no line here is a failure that ranklaunch knows",
+                "无：日志表明任务正常结束，其中没有 ranklaunch 认识的失败"
+            ),
+            false => text!(
+                "unknown: no line here is a failure that ranklaunch knows, and none says that the job ended well",
+                "未知：其中没有 ranklaunch 认识的失败，也没有任务正常结束的迹象"
+            ),
+        };
+        let remedy = match failed {
+            true => text!(
+                "read the logs of the other ranks and nodes, and the events of the platform (kubectl describe pod, sacct, dmesg)",
+                "请查看其他 rank 与节点的日志，以及平台事件（kubectl describe pod、sacct、dmesg）"
+            ),
+            false => text!(
                 "where it did fail, read the logs of the other ranks and nodes, and the events of the platform",
                 "若任务确实失败，请查看其他 rank 与节点的日志，以及平台事件"
-            );
-            (what, remedy)
+            ),
         };
         self.painted(Style::Title, &text!("cause", "原因"), what.get(lang));
-        self.painted(Style::Info, &text!("remedy", "处理"), remedy.get(lang));
+        if failed || !is_told {
+            self.painted(Style::Info, &text!("remedy", "处理"), remedy.get(lang));
+        }
         let findings = &view.diagnosis.findings;
         if !findings.is_empty() {
             let heading = text!("seen, and no cause:", "看到但不是原因的内容：");

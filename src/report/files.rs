@@ -21,7 +21,7 @@ use linux::host::Host;
 use node::observe::{Facts, Growth, OomKills, OomPlace};
 use plan::Plan;
 use preflight::check::Check;
-use text::lang::Lang;
+use text::lang::{Lang, Text};
 use verdict::outcome::Outcome;
 
 /// Time limit for writing one small file.
@@ -43,6 +43,8 @@ pub struct RunRecord {
     pub plan: Value,
     pub outcome: Option<Outcome>,
     pub ending: Ending,
+    /// The verdict as the closing block has it.
+    pub closing: Text,
     /// Out-of-memory kills in this container.
     pub oom: Option<OomKills>,
     /// The program's exit code, remapped.
@@ -77,6 +79,8 @@ impl RunRecord {
             "ended": stamp(self.ended),
             "exit_code": self.exit_code,
             "verdict": ending_json(&self.ending, lang),
+            // In both languages, since `explain` may be asked in the other one.
+            "closing": self.closing,
             "cause": cause_json(&self.ending, self.node, lang),
             "outcome": self.outcome.as_ref().map(outcome_json),
             "oom": self.oom.map(oom_json),
@@ -93,10 +97,17 @@ impl RunRecord {
 ///
 /// # Errors
 /// When `run` is not a run.json.
-pub fn amended(run: &[u8], ending: &Ending, exit_code: i32, lang: Lang) -> io::Result<Vec<u8>> {
+pub fn amended(
+    run: &[u8],
+    ending: &Ending,
+    closing: &Text,
+    exit_code: i32,
+    lang: Lang,
+) -> io::Result<Vec<u8>> {
     let mut run: Map<String, Value> = serde_json::from_slice(run)?;
     run.insert("exit_code".to_owned(), exit_code.into());
     run.insert("verdict".to_owned(), ending_json(ending, lang));
+    run.insert("closing".to_owned(), json!(closing));
     pretty(&run.into())
 }
 
@@ -269,16 +280,15 @@ pub fn ended(record: &RunRecord, last_lines: &[String]) -> Value {
     json!({ "message": "ended", "record": shown })
 }
 
-/// A launch that ended without a further attempt.
-pub fn refused(ending: &Ending, exit_code: i32) -> Value {
+/// A launch that ended without a further attempt. `closing`: its last words on the console.
+pub fn refused(ending: &Ending, closing: &Text, exit_code: i32) -> Value {
     let verdict = both_languages(|lang| ending_json(ending, lang));
-    json!({ "message": "refused", "exit_code": exit_code, "verdict": verdict })
+    json!({ "message": "refused", "exit_code": exit_code, "verdict": verdict, "closing": closing })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use text::lang::Text;
     use verdict::{Class, Id};
 
     #[test]

@@ -73,6 +73,8 @@ pub fn folders(data: &[u8]) -> bool {
         unread: &[],
         notes: &notes,
         verdicts: &[],
+        unended: &[],
+        standstills: &[],
     };
     for lang in [Lang::En, Lang::Zh] {
         let text = view.text(lang, Some(80));

@@ -3,9 +3,12 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use linux::deadline::millis;
+use monitor::socket::About;
 use monitor::status::{NodeStatus, Phase, RankState};
 use preflight::clear::{HeldResource, StaleProcess, shown_age};
 use settings::StaleMode;
@@ -25,6 +28,12 @@ pub struct ShownJob {
     pub pid_inside: Option<u32>,
     /// The owner, if that is another user.
     pub user: Option<String>,
+    /// The owner, by the kernel.
+    pub owner: Option<String>,
+    /// None if its agent says nothing, or is of version 0.2.0.
+    pub about: Option<About>,
+    /// Whether it was started in the folder of the command, or writes into the log folder there.
+    pub is_here: bool,
     pub nodes: Vec<NodeStatus>,
     pub all_nodes: u32,
     pub unanswered: Vec<(Text, Text)>,
@@ -109,11 +118,36 @@ fn push_job(out: &mut String, job: &ShownJob, lang: Lang) {
     if let Some(problem) = &job.problem {
         let _ = writeln!(out, "  {}", printable(problem.get(lang)));
     }
+    if let Some(about) = &job.about {
+        let _ = writeln!(out, "  {}", printable(described(job, about).get(lang)));
+    }
     table(out, job.nodes.iter().map(|node| row_of_node(node, lang)).collect());
     for (who, why) in &job.unanswered {
         let line = format!("  {}{}{}", who.get(lang), lang.colon(), why.get(lang));
         let _ = writeln!(out, "{}", printable(&line));
     }
+}
+
+/// `program train.py, profile wan22, user root (0), folder /work (this one), for 3m`
+fn described(job: &ShownJob, about: &About) -> Text {
+    let About { program, profile, folder, started_ms } = about;
+    let mut parts = vec![text!("program {program}", "程序 {program}")];
+    parts.extend(profile.as_ref().map(|profile| text!("profile {profile}", "profile {profile}")));
+    parts.extend(job.owner.as_ref().map(|user| text!("user {user}", "用户 {user}")));
+    parts.push(match job.is_here {
+        true => text!("folder {folder} (this one)", "目录 {folder}（当前目录）"),
+        false => text!("folder {folder}", "目录 {folder}"),
+    });
+    let age = ago(elapsed(*started_ms));
+    parts.push(text!("for {age}", "已运行 {age}"));
+    let join = |of: fn(&Text) -> &str, by: &str| parts.iter().map(of).collect::<Vec<_>>().join(by);
+    Text::new(join(|part| &part.en, ", "), join(|part| &part.zh, "，"))
+}
+
+/// Seconds since a time in milliseconds since 1970.
+fn elapsed(started_ms: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    millis(now).saturating_sub(started_ms) / 1000
 }
 
 fn row_of_node(node: &NodeStatus, lang: Lang) -> Vec<String> {
@@ -210,10 +244,17 @@ pub fn json(job: &ShownJob, lang: Lang) -> Value {
         .iter()
         .map(|(who, why)| json!({ "who": who.get(lang), "why": why.get(lang) }))
         .collect();
+    let about = job.about.as_ref();
     json!({
         "run_id": Some(&job.run_id).filter(|id| !id.is_empty()),
         "agent_pid": job.pid,
         "user": job.user,
+        "owner": job.owner,
+        "program": about.map(|about| &about.program),
+        "profile": about.and_then(|about| about.profile.as_ref()),
+        "folder": about.map(|about| &about.folder),
+        "elapsed_s": about.map(|about| elapsed(about.started_ms)),
+        "here": job.is_here,
         "nnodes": job.all_nodes,
         "nodes": job.nodes,
         "unanswered": unanswered,

@@ -9,7 +9,7 @@ use super::Source;
 use super::layer::FileLayer;
 use super::refuse::{suggest, usage};
 use text::lang::{Text, spaced};
-use text::letters::meant;
+use text::letters::{meant, meant_in_syntax, named};
 use text::nearest::nearest;
 use text::text;
 use verdict::Refusal;
@@ -21,6 +21,14 @@ pub(super) struct Document<'a> {
     /// The name that is shown before `:line`.
     pub(super) file: &'a str,
     pub(super) text: &'a str,
+}
+
+/// What a profile looks like, for whoever wrote something else.
+fn shape() -> Text {
+    text!(
+        "write text in quotes and lists in [ ]; config/reference.toml shows every key",
+        "文本需加引号，列表写在 [ ] 中；config/reference.toml 列出全部键"
+    )
 }
 
 /// A key with its line and value.
@@ -36,35 +44,48 @@ impl<'a> Document<'a> {
         DeTable::parse(self.text).map(Spanned::into_inner).map_err(|error| {
             let line = self.line(error.span().map_or(0, |span| span.start));
             let (file, message) = (self.file, error.message().replace('\n', ", "));
-            let text = match self.unmeant(line) {
-                Some(letter) => text!(
-                    "{file}:{line}: not TOML: {message}, at `{letter}`",
-                    "{file}:{line}: 不是合法的 TOML：{message}，位于 `{letter}`"
-                ),
-                None => text!(
-                    "{file}:{line}: not TOML: {message}",
-                    "{file}:{line}: 不是合法的 TOML：{message}"
+            let what = text!(
+                "{file}:{line}: not TOML: {message}",
+                "{file}:{line}: 不是合法的 TOML：{message}"
+            );
+            let Text { en, zh } = &what;
+            let (text, hint) = match self.unmeant(line) {
+                None => (what, shape()),
+                Some((column, letter, sign)) => (
+                    text!(
+                        "{en}, at `{letter}` in column {column}",
+                        "{zh}，位于第 {column} 列的 `{letter}`"
+                    ),
+                    // Of letters that are not Chinese the refusal says so itself.
+                    match meant(letter) {
+                        Some(_) => shape(),
+                        None => {
+                            let (named, Text { en, zh }) = (named(letter), shape());
+                            text!(
+                                "{en}; {named} is not a plain {sign}",
+                                "{zh}；其中的 {named} 不是半角 {sign}"
+                            )
+                        }
+                    },
                 ),
             };
-            usage(
-                self.layer.id(),
-                text,
-                text!(
-                    "write text in quotes and lists in [ ]; config/reference.toml shows every key",
-                    "文本需加引号，列表写在 [ ] 中；config/reference.toml 列出全部键"
-                ),
-            )
+            usage(self.layer.id(), text, hint)
         })
     }
 
-    /// The first letter of a line, outside of strings and comments, that only looks like a letter of TOML.
-    fn unmeant(self, line: usize) -> Option<char> {
+    /// The first letter of a line, outside of strings and comments, that only looks like a letter of TOML: its
+    /// 1-based column, and the letter that is meant.
+    fn unmeant(self, line: usize) -> Option<(usize, char, char)> {
         let mut quote = None;
-        for letter in self.text.lines().nth(line.checked_sub(1)?)?.chars() {
+        for (letter, column) in self.text.lines().nth(line.checked_sub(1)?)?.chars().zip(1..) {
             match (quote, letter) {
                 (None, '#') => return None,
                 (None, '"' | '\'') => quote = Some(letter),
-                (None, _) if meant(letter).is_some() => return Some(letter),
+                (None, _) => {
+                    if let Some(sign) = meant_in_syntax(letter) {
+                        return Some((column, letter, sign));
+                    }
+                }
                 (Some(open), _) if open == letter => quote = None,
                 _ => {}
             }

@@ -36,6 +36,19 @@ pub fn meant(letter: char) -> Option<char> {
     })
 }
 
+/// The same where only ASCII has a meaning, as between the strings of a TOML file: brackets and marks in full width
+/// too.
+pub fn meant_in_syntax(letter: char) -> Option<char> {
+    meant(letter).or(match letter {
+        '！'..='～' => char::from_u32(u32::from(letter) - 0xfee0),
+        '、' => Some(','),
+        '。' => Some('.'),
+        '【' => Some('['),
+        '】' => Some(']'),
+        _ => None,
+    })
+}
+
 /// `“ (U+201C)`; a space is not shown.
 pub fn named(letter: char) -> String {
     let number = format!("U+{:04X}", u32::from(letter));
@@ -88,6 +101,10 @@ mod tests {
         let all = "“”„«»‘’–—＂＇－＝＿０９ＡＺａｚ";
         let meant: String = all.chars().filter_map(meant).collect();
         assert_eq!(meant, r#""""""''--"'-=_09AZaz"#);
+        let syntax = "，：［］｛｝（）＃．、【】＝“";
+        let meant: String = syntax.chars().filter_map(meant_in_syntax).collect();
+        assert_eq!(meant, ",:[]{}()#.,[]=\"");
+        assert_eq!("文a,".chars().find_map(meant_in_syntax), None);
         assert_eq!([named('“'), named('\u{a0}')], ["“ (U+201C)", "U+00A0"]);
     }
 }

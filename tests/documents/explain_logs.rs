@@ -446,8 +446,8 @@ fn unknown_lines_are_no_all_clear() {
         ("step 1 loss 0.5\nbye\n", "unknown: no line here is a failure", "未知：其中没有"),
         (
             "epoch 9 done\nTraining completed.\n",
-            "none: nothing in these logs",
-            "无：日志中没有任务失败",
+            "none: a line says that the job ended well",
+            "无：日志表明任务正常结束",
         ),
     ] {
         let said = text(&["-"], log.as_bytes());
@@ -505,13 +505,32 @@ fn verdict_of_a_run_comes_first() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = run_of(folder.path(), "run-a", "rank 3 (node 1) never entered all_reduce");
     let said = text(&[&run], b"");
-    let first = said.lines().next().unwrap_or_default();
-    assert!(first.starts_with("verdict") && first.contains("rank 3 (node 1) never"), "{said}");
+    let first = "── ranklaunch: rank 3 (node 1) never entered all_reduce\n";
+    assert!(said.starts_with(first) && said.contains("exit code 1 (rank.code)"), "{said}");
     assert!(said.contains("cuda_oom"), "{said}");
     let said = text(&["--lang", "zh", &run], b"");
-    assert!(said.starts_with("结论"), "{said}");
+    assert!(said.starts_with(first) && said.contains("退出码 1（rank.code）"), "{said}");
     let said = json(&[&run], b"");
     assert!(said["verdicts"][0].as_str().is_some_and(|one| one.contains("rank 3")), "{said:#}");
+}
+
+/// A FIFO that is named is read, and one in a folder is named as unread.
+#[test]
+fn fifo_is_read_or_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let fifo = folder.path().join("rank.log");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let place = folder.path().to_str().expect("text");
+    assert!(refused(&[place], b"").contains("rank.log: it is a FIFO"), "alone in its folder");
+    written(folder.path(), "train.log", b"step 1\n");
+    let said = text(&[place], b"");
+    assert!(said.contains("not read") && said.contains("rank.log: it is a FIFO"), "{said}");
+    let writer = {
+        let fifo = fifo.clone();
+        std::thread::spawn(move || std::fs::write(fifo, LOG).expect("written"))
+    };
+    assert_eq!(json(&[fifo.to_str().expect("text")], b"")["cause"]["id"], "cuda_oom");
+    writer.join().expect("it ends");
 }
 
 #[test]

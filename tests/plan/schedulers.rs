@@ -109,3 +109,37 @@ fn select_without_row_asks_about_world_size() {
     let planned = plan(&["--world-size-counts", "nodes"]);
     assert!(!planned.at("/refused/hint").contains("counts"), "{:#}", planned.json);
 }
+
+/// As many nodes as ranks have no legal layout.
+#[test]
+fn layout_without_solution_asks_about_world_size() {
+    let plan = |args: &[&str]| {
+        let node = Node::with_gpus(8).platform("WORLD_SIZE=16 RANK=0 MASTER_ADDR=h");
+        let rule = ["--layout", "ulysses-world", "--heads", "40", "--python", PYTHON];
+        node.json(&[&rule, args, &["--", "x.py"]].concat())
+    };
+    let planned = plan(&[]);
+    assert_eq!(planned.refusal(), "66 layout.unsolvable", "{:#}", planned.json);
+    let hint = planned.at("/refused/hint");
+    assert!(hint.starts_with("--world-size-counts processes if WORLD_SIZE=16"), "{hint}");
+    assert!(hint.contains("if there are 16 nodes: use 5, 8"), "{hint}");
+    // The control: the count is declared.
+    let planned = plan(&["--world-size-counts", "nodes"]);
+    assert!(!planned.at("/refused/hint").contains("counts"), "{:#}", planned.json);
+}
+
+/// `auto` is shown where it was given, and as a default where it was not.
+#[test]
+fn given_auto_is_shown() {
+    let source = |node: Node, args: &[&str]| {
+        let planned = node.json(&[args, &["--device", "cpu", "--", "x.py"]].concat());
+        let decisions = planned.json["decisions"].as_array().expect("a list").clone();
+        let found = decisions.into_iter().find(|one| one["what"] == "nproc_per_node");
+        found.expect("it is decided")["source"].as_str().expect("text").to_owned()
+    };
+    let node = Node::without_gpus;
+    assert_eq!(source(node(), &[]), "no --nproc-per-node");
+    assert_eq!(source(node(), &["--nproc-per-node", "auto"]), "--nproc-per-node auto");
+    let by_variable = node().env("RANKLAUNCH_NPROC_PER_NODE", "auto");
+    assert_eq!(source(by_variable, &[]), "RANKLAUNCH_NPROC_PER_NODE auto");
+}

@@ -76,6 +76,22 @@ pub struct Job {
     /// Ranks of the job on this node that run now.
     #[serde(default)]
     pub ranks: Vec<GlobalRank>,
+    #[serde(default)]
+    pub about: About,
+}
+
+/// What tells a job from another one that runs beside it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct About {
+    /// The file or module of the program, without arguments. Empty in answers of version 0.2.0.
+    pub program: String,
+    /// Name or path of the profile.
+    pub profile: Option<String>,
+    /// The working folder.
+    pub folder: String,
+    /// Start of the agent, in milliseconds since 1970.
+    pub started_ms: u64,
 }
 
 /// Answers of the nodes of a job.

@@ -182,7 +182,6 @@ fn explain_logs(
     let mut input = read(words, catalogue)?;
     let mut diagnosis = diagnosis(catalogue, &mut input);
     let Input { logs, recorder, unread, mut notes, records } = input;
-    let verdicts: Vec<Text> = records.verdicts.into_iter().chain(records.standstills).collect();
     notes.extend(recorder.notes.iter().cloned());
     let has_timed_out =
         |one: &Evidence| catalogue.row(one.row).is_some_and(|row| row.id == WATCHDOG);
@@ -199,7 +198,9 @@ fn explain_logs(
         logs: &logs,
         unread: &unread,
         notes: &notes,
-        verdicts: &verdicts,
+        verdicts: &records.verdicts,
+        unended: &records.unended,
+        standstills: &records.standstills,
     };
     match format {
         AnnotatedFormat::Text => {

@@ -14,7 +14,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::output::{print, print_more, say, show, unwritten_file};
-use crate::find_run::{self, Run, RunningJob, chosen_run, log_folders};
+use crate::find_run::{self, Run, chosen_run};
+use crate::here::{Here, RunningJob, log_folders};
 use linux::deadline::spawn_detached;
 use linux::{regular_file, users};
 use logs::{LogLine, REPORT, RUN_JSON, RunFolder, Wanted};
@@ -273,9 +274,10 @@ fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
     }
     // All jobs are asked in parallel, so that a silent one does not delay the others.
     let (tell, told) = mpsc::channel();
+    let here = Here::look();
     for job in jobs {
-        let tell = tell.clone();
-        spawn_detached(move || drop(tell.send(shown(job))));
+        let (tell, is_here) = (tell.clone(), here.has(&job));
+        spawn_detached(move || drop(tell.send(ShownJob { is_here, ..shown(job) })));
     }
     drop(tell);
     // An agent that does not answer is listed, and hides no other.
@@ -284,7 +286,10 @@ fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
         let user = agent.stranger().map(users::named);
         shown.push(ShownJob { problem: Some(problem), user, ..of_agent(&agent) });
     }
-    shown.sort_by(|one, other| (&one.run_id, one.pid).cmp(&(&other.run_id, other.pid)));
+    shown.sort_by(|one, other| {
+        let place = |job: &ShownJob| (!job.is_here, job.run_id.clone(), job.pid);
+        place(one).cmp(&place(other))
+    });
     Ok(shown)
 }
 
@@ -300,7 +305,8 @@ fn of_agent(agent: &Listener) -> ShownJob {
 fn shown(job: RunningJob) -> ShownJob {
     let user = job.stranger.map(users::named);
     let first = job.agents.first().map(|(agent, _)| of_agent(agent)).unwrap_or_default();
-    let mut shown = ShownJob { run_id: job.run_id.into(), user, ..first };
+    let (about, owner) = (job.about().cloned(), job.owner());
+    let mut shown = ShownJob { run_id: job.run_id.into(), user, owner, about, ..first };
     for (agent, own) in job.agents {
         shown.all_nodes = shown.all_nodes.max(own.nodes);
         match view(&agent, &ViewAsk::Status) {

@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use super::output::{print, show, unwritten_file};
-use crate::find_run::{RunningJob, none, running, silent, unanswered};
+use crate::find_run::{none, running, silent, unanswered};
+use crate::here::RunningJob;
 use linux::deadline::spawn_detached;
 use monitor::socket::{
     self, Answer, Ask, DumpFile, Job, JobDump, JobStacks, Listener, Missing, NodeDump, NodeStacks,

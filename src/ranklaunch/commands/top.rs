@@ -15,7 +15,8 @@ use ratatui::Terminal;
 use rustix::process::{WaitOptions, WaitStatus, kill_process};
 
 use super::output::{block_on, refuse};
-use crate::find_run::{self, RunningJob};
+use crate::find_run;
+use crate::here::RunningJob;
 use linux::deadline::{read_by, spawn_detached};
 use linux::host::Host;
 use linux::sys::{self, Fork, Pid, PollFd, PollFlags, Signal, SignalQueue, SignalSet};
@@ -270,7 +271,7 @@ pub(super) fn start(asked: &Top, lang: Lang) -> Result<Told, Refusal> {
         });
         return Ok(Told { news, woken, requests, source: Source::Http(at), owner: None });
     }
-    let job = find_run::chosen(asked.run.as_deref())?;
+    let job = find_run::running(asked.run.as_deref(), None)?;
     let RunningJob { run_id, agents, stranger } = job;
     let listeners: Vec<Listener> = agents.iter().map(|(agent, _)| agent.clone()).collect();
     let status = {

@@ -70,6 +70,11 @@ impl Ending {
         // After Ctrl-C at the terminal the user needs no hint.
         let hint = if signal == Signal::INT.as_raw() && std::io::stderr().is_terminal() {
             Text::same("")
+        } else if signal == Signal::HUP.as_raw() {
+            text!(
+                "the terminal was closed or its connection broke; a job that outlives it starts in tmux or screen, or with nohup or setsid: nohup ranklaunch … > job.log 2>&1 &",
+                "终端被关闭或连接断开；要让任务继续运行，请在 tmux、screen 中启动，或使用 nohup、setsid：nohup ranklaunch … > job.log 2>&1 &"
+            )
         } else {
             text!(
                 "find where the signal came from: a deleted pod, a preemption, a time limit or Ctrl-C",

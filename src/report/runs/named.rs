@@ -196,7 +196,8 @@ impl Named {
                     modified: metadata.modified().ok(),
                     path,
                 }),
-                Ok(_) => {}
+                Ok(metadata) if metadata.is_dir() => {}
+                Ok(_) => self.unread.push(Unread { name: shown(&path), error: no_regular_file() }),
                 Err(error) => self.pass_over(&path, &error),
             }
         }
@@ -241,6 +242,10 @@ impl Named {
 /// The refusal of a log that cannot be opened.
 pub fn unreadable(name: &str, error: &io::Error) -> Refusal {
     Unread { name: name.to_owned(), error: words(error) }.refusal()
+}
+
+fn no_regular_file() -> Text {
+    text!("it is a FIFO, a socket or a device, and no file", "它是 FIFO、套接字或设备，不是文件")
 }
 
 fn no_log(name: &str) -> Refusal {

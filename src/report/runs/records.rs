@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::streams::LogFile;
-use crate::diagnosis_view::Unread;
+use crate::diagnosis_view::{Said, Unread};
 use diagnose::{Known, Node, Origin, Recorded, Survived};
 use linux::regular_file;
-use logs::{JOURNAL, RUN_JSON};
+use logs::{JOURNAL, RUN_JSON, holds_mark};
 use text::lang::{Text, cause};
 use text::rank::GlobalRank;
 use text::text;
@@ -62,8 +62,10 @@ pub struct OwnRecords {
     pub runs_a_command: bool,
     pub unread: Vec<Unread>,
     pub notes: Vec<Text>,
-    /// The verdicts, each once.
-    pub verdicts: Vec<Text>,
+    /// The verdicts, each once; that of the launcher with the cause comes first.
+    pub verdicts: Vec<Said>,
+    /// Why launchers have no verdict.
+    pub unended: Vec<Text>,
     /// The reports of a job that stood still, each once.
     pub standstills: Vec<Text>,
 }
@@ -96,15 +98,12 @@ fn read_one(folder: &OwnFolder, records: &mut OwnRecords) -> Option<Told> {
             }
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            records.notes.push(text!(
-                "{name} is missing: the run still goes on, or ranklaunch itself was killed",
-                "缺少 {name}：运行尚未结束，或 ranklaunch 自身被杀死"
-            ));
+            records.unended.push(unended(&name, holds_mark(&folder.path)));
         }
         Err(error) => records.unread.push(Unread { name, error: cause(&error) }),
     }
     let path = folder.path.join(JOURNAL);
-    match read_journal(&path, folder.attempt) {
+    match read_journal(folder, &path) {
         Ok(told) => Some(told),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
@@ -112,6 +111,24 @@ fn read_one(folder: &OwnFolder, records: &mut OwnRecords) -> Option<Told> {
             records.unread.push(Unread { name, error: cause(&error) });
             None
         }
+    }
+}
+
+/// Why a run has no run.json. `mark`: whether its launcher holds its mark of life.
+fn unended(name: &str, mark: Option<bool>) -> Text {
+    match mark {
+        Some(true) => text!(
+            "none yet, since the run still goes on ({name} is missing)",
+            "还没有结论：运行尚未结束（缺少 {name}）"
+        ),
+        Some(false) => text!(
+            "none: ranklaunch itself was killed and could write no verdict ({name} is missing), unless it runs on another host; the last lines of its console name the signal, as does the pod's last state (kubectl describe pod: OOMKilled, exit code 137)",
+            "没有结论：若它不在其他主机上运行，则 ranklaunch 自身被杀死，未能写下结论（缺少 {name}）；其控制台的最后几行会指出信号，Pod 的上次状态也会（kubectl describe pod：OOMKilled、退出码 137）"
+        ),
+        None => text!(
+            "none: the run still goes on, or ranklaunch itself was killed ({name} is missing)",
+            "没有结论：运行尚未结束，或 ranklaunch 自身被杀死（缺少 {name}）"
+        ),
     }
 }
 
@@ -128,15 +145,9 @@ fn of_run(folder: &OwnFolder, path: &Path, bytes: &[u8], run: &Value) -> Told {
     };
     let ends = outcome["ranks"].as_array().into_iter().flatten().filter_map(seen).collect();
     let survived = serde_json::from_value(run["survived"].clone()).unwrap_or_default();
-    let mut said = words(&verdict["text"]);
-    let hint = words(&verdict["hint"]);
-    if run["cause"].is_null() && !hint.is_empty() {
-        said = format!("{said}: {hint}");
-    }
-    let id = words(&verdict["id"]);
     Told {
         class: verdict["class"].as_str().map(str::to_owned),
-        oom: id == Id::MemoryOom.as_str(),
+        oom: verdict["id"] == Id::MemoryOom.as_str(),
         rank: first,
         ends,
         command: run["plan"]["engine"] == "command",
@@ -144,8 +155,8 @@ fn of_run(folder: &OwnFolder, path: &Path, bytes: &[u8], run: &Value) -> Told {
         line: line_of(bytes, b"\n  \"outcome\":"),
         cause: recorded(folder, path, bytes, &run["cause"]),
         survived,
-        verdict: (!said.is_empty())
-            .then(|| Text::same(format!("{said} ({id}, {})", path.display()))),
+        verdict: said(folder, path, run),
+        blames: node(&run["cause"]["node"]).or_else(|| node(&verdict["node"])),
         standstills: run["hang"]
             .as_array()
             .into_iter()
@@ -155,16 +166,59 @@ fn of_run(folder: &OwnFolder, path: &Path, bytes: &[u8], run: &Value) -> Told {
     }
 }
 
-/// The report of a job that stood still, in the language in which it was made.
+/// The verdict in the words of the run: run.json, or an event of the journal with the same keys.
+fn said(folder: &OwnFolder, path: &Path, run: &Value) -> Option<Said> {
+    let verdict = &run["verdict"];
+    let (Text { en, zh }, id) = (in_both(&verdict["text"]), words(&verdict["id"]));
+    if en.is_empty() {
+        return None;
+    }
+    let exit_code = run["exit_code"].as_i64().or(verdict["code"].as_i64()).unwrap_or_default();
+    let cause = &run["cause"];
+    let key = format!("{id} {en} {}", cause["id"]);
+    let told = in_both(&run["closing"]);
+    // A run.json of version 0.2.0 has no closing words.
+    let told = if told.en.is_empty() {
+        let hint = match in_both(&verdict["hint"]) {
+            hint if hint.en.is_empty() => hint,
+            Text { en, zh } => text!("   hint: {en}\n", "   提示：{zh}\n"),
+        };
+        let Text { en: hint, zh: hint_zh } = hint;
+        text!(
+            "── ranklaunch: {en}\n{hint}   exit code {exit_code} ({id})",
+            "── ranklaunch: {zh}\n{hint_zh}   退出码 {exit_code}（{id}）"
+        )
+    } else {
+        told
+    };
+    Some(Said {
+        words: told,
+        cause: cause["id"].as_str().map(str::to_owned),
+        failed: !["done", "stopped"].contains(&verdict["class"].as_str().unwrap_or_default()),
+        file: path.display().to_string(),
+        launcher: folder
+            .path
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into()),
+        exit_code,
+        key,
+        also: Vec::new(),
+    })
+}
+
+/// The report of a job that stood still.
 fn standstill(path: &Path, hang: &Value) -> Option<Text> {
-    let culprits = hang["culprits"].as_array()?.iter().filter_map(|one| one["text"].as_str());
-    let culprits = culprits.collect::<Vec<_>>().join("; ");
+    let culprits = hang["culprits"].as_array()?.iter().map(|one| in_both(&one["text"]));
+    let culprits: Vec<Text> = culprits.filter(|text| !text.en.is_empty()).collect();
+    let join =
+        |of: fn(&Text) -> &str, by: &str| culprits.iter().map(of).collect::<Vec<_>>().join(by);
+    let (en, zh) = (join(|text| &text.en, "; "), join(|text| &text.zh, "；"));
     let (file, at) = (path.display(), words(&hang["at"]));
     let seconds = hang["after_s"].as_u64().unwrap_or_default();
     (!culprits.is_empty()).then(|| {
         text!(
-            "{file}: at {at} the job had stood still for {seconds} s: {culprits}",
-            "{file}：到 {at} 时任务已卡死 {seconds} 秒：{culprits}"
+            "{file}: at {at} the job had stood still for {seconds} s: {en}",
+            "{file}：到 {at} 时任务已卡死 {seconds} 秒：{zh}"
         )
     })
 }
@@ -178,7 +232,7 @@ fn recorded(
 ) -> Option<(Recorded, Stated)> {
     let id = cause["id"].as_str()?.to_owned();
     let rank = rank(&cause["rank"]);
-    let node = cause["node"].as_u64().and_then(|node| u32::try_from(node).ok());
+    let node = node(&cause["node"]);
     let origin = Origin {
         name: path.display().to_string(),
         rank,
@@ -220,8 +274,18 @@ impl OwnRecords {
         self.known.blameless = !classes.is_empty()
             && classes.iter().all(|class| ["done", "stopped"].contains(class))
             && told.iter().all(|(_, one)| one.cause.is_none());
-        for verdict in told.iter().filter_map(|(_, one)| one.verdict.as_ref()) {
-            self.verdicts.push(verdict.clone());
+        let mut said: Vec<(&OwnFolder, &Said)> =
+            told.iter().filter_map(|(of, one)| Some((*of, one.verdict.as_ref()?))).collect();
+        let is_of_the_cause = |of: &OwnFolder| {
+            let one = told.iter().find(|(folder, _)| *folder == of).map(|(_, one)| one);
+            one.is_some_and(|one| one.blames == Some(of.node))
+        };
+        said.sort_by_key(|(of, _)| !is_of_the_cause(of));
+        for (_, one) in said {
+            match self.verdicts.iter_mut().find(|known| known.key == one.key) {
+                Some(known) => known.also.push((one.launcher.clone(), one.exit_code)),
+                None => self.verdicts.push(one.clone()),
+            }
         }
         for standstill in told.iter().flat_map(|(_, one)| &one.standstills) {
             if !self.standstills.contains(standstill) {
@@ -281,8 +345,23 @@ impl OwnRecords {
     }
 }
 
+fn node(value: &Value) -> Option<u32> {
+    u32::try_from(value.as_u64()?).ok()
+}
+
 fn rank(value: &Value) -> Option<GlobalRank> {
     u32::try_from(value.as_u64()?).ok().map(GlobalRank)
+}
+
+/// A text of run.json, in the language of the run, or of agent.jsonl, in both.
+fn in_both(value: &Value) -> Text {
+    match value {
+        Value::Object(both) => Text::new(
+            both.get("en").map(words).unwrap_or_default(),
+            both.get("zh").map(words).unwrap_or_default(),
+        ),
+        one => Text::same(words(one)),
+    }
 }
 
 fn words(value: &Value) -> String {
@@ -330,7 +409,9 @@ pub struct Told {
     pub line: u64,
     pub cause: Option<(Recorded, Stated)>,
     pub survived: Vec<Survived>,
-    pub verdict: Option<Text>,
+    pub verdict: Option<Said>,
+    /// The node that the verdict blames.
+    pub blames: Option<u32>,
     /// The standstills of the job, with the ranks that the others waited for.
     pub standstills: Vec<Text>,
 }
@@ -356,24 +437,53 @@ pub fn end(value: &Value) -> Option<End> {
 /// Maximum bytes at the end of a journal that are read. The ends of ranks are its last lines.
 const LAST: u64 = 16 * 1024 * 1024;
 
-/// Statements of the journal about an attempt; None means any attempt.
+/// Statements of the journal about an attempt; none named means the last one.
 ///
 /// # Errors
 /// When it cannot be read.
-pub(crate) fn read_journal(path: &Path, attempt: Option<u32>) -> io::Result<Told> {
+pub(crate) fn read_journal(folder: &OwnFolder, path: &Path) -> io::Result<Told> {
+    let attempt = folder.attempt;
     let (bytes, _) = end_of(path, LAST)?;
     let mut told = Told::of_file(path);
     let (mut stopping, mut latest) = (false, 0);
+    let (mut verdict, mut of_verdict, mut standstills) = (None, None, Vec::new());
     for (line, number) in bytes.split(|byte| *byte == b'\n').zip(1..) {
         // Most lines do not describe an end.
-        let of_interest = [b"\"ended\"".as_slice(), b"\"stopping\""]
-            .iter()
-            .any(|words| memchr::memmem::find(line, words).is_some());
+        let of_interest =
+            [&b"\"ended\""[..], b"\"stopping\"", b"\"refused\"", b" hang\"", b"\"hang\""]
+                .iter()
+                .any(|words| memchr::memmem::find(line, words).is_some());
         if !of_interest {
             continue;
         }
         // The first and the last line may be cut.
         let Ok(line) = serde_json::from_slice::<Value>(line) else { continue };
+        let fields = &line["fields"];
+        match fields["message"].as_str() {
+            Some("planned") => standstills.clear(),
+            Some("hang") => standstills.extend(standstill(path, &fields["hang"])),
+            Some("the job goes on after a hang") => standstills.clear(),
+            Some("ended") if fields["record"].is_object() => {
+                let record = &fields["record"];
+                of_verdict = record["attempt"].as_u64();
+                if attempt.is_none_or(|wanted| of_verdict == Some(wanted.into())) {
+                    verdict = said(folder, path, record);
+                    told.class = record["verdict"]["class"].as_str().map(str::to_owned);
+                    told.blames = node(&record["cause"]["node"]);
+                }
+                continue;
+            }
+            // The launch ended after the attempt.
+            Some("refused")
+                if attempt
+                    .is_none_or(|wanted| of_verdict.is_none_or(|of| of == u64::from(wanted))) =>
+            {
+                verdict = said(folder, path, fields);
+                told.class = fields["verdict"]["class"].as_str().map(str::to_owned);
+                continue;
+            }
+            _ => {}
+        }
         let of = line["spans"]
             .as_array()
             .into_iter()
@@ -386,7 +496,6 @@ pub(crate) fn read_journal(path: &Path, attempt: Option<u32>) -> io::Result<Told
         if let Some(of) = of.filter(|of| *of > latest) {
             (told, stopping, latest) = (Told::of_file(path), false, of);
         }
-        let fields = &line["fields"];
         stopping |= fields["stopping"] == true;
         let Some(rank) = fields["ended"].as_u64().and_then(|rank| u32::try_from(rank).ok()) else {
             continue;
@@ -402,6 +511,7 @@ pub(crate) fn read_journal(path: &Path, attempt: Option<u32>) -> io::Result<Told
         }
         told.ends.push(seen);
     }
+    (told.verdict, told.standstills) = (verdict, standstills);
     Ok(told)
 }
 

@@ -87,7 +87,8 @@ pub enum Command {
     /// Print the output of a run, of all its ranks in the order of time
     ///
     /// Of a job that runs, of all its nodes; of a run that has ended, what its log folder holds.
-    /// Without RUN it is the job that runs here, else the latest run of the log folder.
+    /// Without RUN it is the job that runs here, of several the one of this folder, else the latest run of the log
+    /// folder.
     Logs(LogsOf),
     /// Write a running job's evidence into a folder, for a bug report
     ///
@@ -339,8 +340,8 @@ pub struct Compare {
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Stacks {
-    /// The job, by its run id, the beginning of it or its folder [default: the only one that runs
-    /// here]
+    /// The job, by its run id, the beginning of it or its folder [default: the job of this
+    /// folder, or the only one that runs here]
     #[arg(value_name = "RUN|DIR")]
     pub run: Option<OsString>,
     /// The job whose run is the newest in this log folder
@@ -362,8 +363,8 @@ pub struct Stacks {
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Dump {
-    /// The job, by its run id, the beginning of it or its folder [default: the only one that runs
-    /// here]
+    /// The job, by its run id, the beginning of it or its folder [default: the job of this
+    /// folder, or the only one that runs here]
     #[arg(value_name = "RUN|DIR")]
     pub run: Option<OsString>,
     /// The job whose run is the newest in this log folder
@@ -380,7 +381,8 @@ pub struct Dump {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Top {
     /// The job, by its run id, the beginning of it or the pid of its agent; or the address at which a
-    /// node serves its status [default: the only job that runs here]
+    /// node serves its status [default: the job of this folder, or the only one that
+    /// runs here]
     #[arg(value_name = "RUN|HOST:PORT")]
     pub run: Option<OsString>,
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]

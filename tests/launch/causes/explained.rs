@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Ended, Launcher, executable, run_args};
+use harness::{Ended, Launcher, Role, executable, run_args};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// A job of engine `direct` whose ranks run this Python program, which needs no torch.
@@ -41,6 +42,20 @@ fn notes(said: &Value) -> String {
 
 fn attempt(ended: &Ended) -> PathBuf {
     ended.node_folder(0).join("attempt-0")
+}
+
+/// What `explain` prints about a folder.
+fn explained_text(folder: &Path, lang: &str) -> String {
+    let mut command = Command::new(executable());
+    let output = command.args(["explain", "--lang", lang]).arg(folder).output().expect("it runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The verdict in the last closing block of a console.
+fn verdict_of(console: &str) -> String {
+    let (_, block) = console.rsplit_once("── ranklaunch: ").expect("a closing block");
+    let lines = block.lines().take_while(|line| !line.starts_with("   logs: "));
+    format!("── ranklaunch: {}\n", lines.collect::<Vec<_>>().join("\n"))
 }
 
 /// A rank that logs an exception, goes on, and ends as `end` says.
@@ -119,8 +134,12 @@ fn explain_repeats_the_verdict_of_the_run() {
         assert_eq!(cause["id"].as_str().unwrap_or_default(), wanted, "{name}: {}", ended.err);
         let node = ended.node_folder(0);
         let folders = [node.parent().expect("the run").to_owned(), node, attempt(&ended)];
+        let verdict = verdict_of(&ended.err);
         for folder in folders {
             let said = explain(&folder);
+            assert_eq!(format!("{}\n", said["verdicts"][0].as_str().expect("a text")), verdict);
+            let text = explained_text(&folder, "en");
+            assert!(text.starts_with(&verdict), "{name}: {verdict}\n{text}");
             let found = &said["cause"];
             assert_eq!(id(&said), wanted, "{name} in {}: {said:#}", folder.display());
             assert_eq!(said["failed"], true, "{name}: {said:#}");
@@ -140,6 +159,81 @@ fn explain_repeats_the_verdict_of_the_run() {
             }
         }
     }
+}
+
+#[test]
+fn stopped_run_is_explained_in_its_own_words() {
+    for (signal, hint, hint_zh) in [
+        (Signal::SIGTERM, "find where the signal came from", "请查明信号来源"),
+        (Signal::SIGHUP, "nohup", "终端被关闭"),
+    ] {
+        let launcher = Launcher::new(run_args("direct", 2));
+        let mut running = launcher.args(["--", "sh", "-c", "echo READY; exec sleep 600"]).start();
+        running.says("READY", 2);
+        running.signal(signal);
+        let ended = running.wait().expect_code(128 + signal as i32).expect_nothing_left();
+        let verdict = verdict_of(&ended.err);
+        assert!(verdict.contains(hint), "{verdict}");
+        let node = ended.node_folder(0);
+        let text = explained_text(&node, "en");
+        assert!(text.starts_with(&verdict) && !text.contains("job failed"), "{text}");
+        let text = explained_text(&node, "zh");
+        let first = format!("── ranklaunch: 收到外部信号 {}", signal.as_str());
+        assert!(text.starts_with(&first) && text.contains(hint_zh), "{text}");
+    }
+}
+
+/// Each attempt has its own verdict, and the run that of the last.
+#[test]
+fn attempts_are_explained_by_their_own_verdicts() {
+    let script = "[ $RANKLAUNCH_ATTEMPT = 0 ] && exit 3; exit 4";
+    let options = ["--max-restarts", "1", "--", "sh", "-c", script];
+    let launcher = Launcher::new(run_args("direct", 1)).args(options);
+    let ended = launcher.run().expect_code(4).expect_nothing_left();
+    let node = ended.node_folder(0);
+    for (folder, code) in
+        [(node.clone(), 4), (node.join("attempt-0"), 3), (node.join("attempt-1"), 4)]
+    {
+        let text = explained_text(&folder, "en");
+        let first = format!("── ranklaunch: rank 0 exited with code {code} after ");
+        assert!(text.starts_with(&first), "{}: {text}", folder.display());
+        assert!(ended.err.contains(text.lines().next().unwrap_or("-")), "{text}\n{}", ended.err);
+    }
+}
+
+/// A killed agent writes no verdict, and a live one not yet.
+#[test]
+fn run_without_verdict_says_why() {
+    let mut running = Launcher::new(run_args("direct", 1))
+        .args(["--", "sh", "-c", "echo READY; exec sleep 600"])
+        .start();
+    running.says("READY", 1);
+    let node = running.node_folder(0);
+    assert!(
+        explained_text(&node, "en").contains("verdict   none yet, since the run still goes on")
+    );
+    running.send(Role::Agent, Signal::SIGKILL);
+    running.wait().expect_code(137).expect_nothing_left();
+    let text = explained_text(&node, "en");
+    assert!(text.contains("ranklaunch itself was killed and could write no verdict"), "{text}");
+    assert!(explained_text(&node, "zh").contains("ranklaunch 自身被杀死"));
+}
+
+/// What is read again never contradicts the verdict silently.
+#[test]
+fn contradiction_of_the_verdict_is_told() {
+    let ended = job(1, "raise ValueError('sample 17')").expect_code(1);
+    let node = ended.node_folder(0);
+    let same = explained_text(&node, "en");
+    assert!(same.contains("The logs, read again, show the same:"), "{same}");
+    let mut run = ended.run_json(0);
+    run["cause"]["id"] = "nccl_remote".into();
+    std::fs::write(node.join("run.json"), run.to_string()).expect("written");
+    let said = explain(&node);
+    let words = "show user_exception, but the run named nccl_remote";
+    assert_eq!(said["notes"].to_string().contains(words), id(&said) != "nccl_remote", "{said:#}");
+    let text = explained_text(&node, "en");
+    assert_eq!(text.contains(words), id(&said) != "nccl_remote", "{text}");
 }
 
 /// Rank 0 loses rank 1, whose shim has reported its end.

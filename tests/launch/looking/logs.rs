@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use harness::{Ended, Running, executable, skipped, wait_until};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use super::{asked, shell, two_nodes};
 
@@ -45,6 +46,56 @@ fn folder_shows_its_newest_run_despite_running_jobs() {
     let several = asked(&["logs"]).expect_code(64).expect_id("stacks.job");
     assert!(several.err.contains("jobs run here"), "{}", several.err);
     for job in jobs {
+        job.signal(Signal::SIGTERM);
+        job.wait().expect_code(143).expect_nothing_left();
+    }
+}
+
+/// `ranklaunch ARGS…` in English, called in this folder.
+fn asked_in(folder: &Path, args: &[&str]) -> String {
+    let mut command = Command::new(executable());
+    harness::without_platform(&mut command);
+    command.args(args).env("RANKLAUNCH_LANG", "en").current_dir(folder);
+    let output = command.output().expect("it runs");
+    let (out, err) = (&output.stdout, &output.stderr);
+    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
+}
+
+#[test]
+fn commands_prefer_the_job_of_their_folder() {
+    let jobs = ["one", "two"].map(|word| {
+        let mut job = shell(1, &[], &format!("echo READY {word}; exec sleep 600")).start();
+        job.says("READY", 1);
+        (word, job)
+    });
+    for (word, job) in &jobs {
+        let (folder, run) = (job.folder(), job.run_id());
+        let elsewhere = folder.join("elsewhere");
+        std::fs::create_dir(&elsewhere).expect("a folder");
+        assert_eq!(asked_in(folder, &["logs"]), format!("READY {word}\n"));
+        assert!(asked_in(folder, &["stacks"]).contains(&format!("run {run}")), "{run}");
+        let dumped = asked_in(folder, &["dump"]);
+        assert!(dumped.contains(&format!("ranklaunch-dump-{run}")), "{dumped}");
+        let shown: Value =
+            serde_json::from_str(&asked_in(folder, &["ps", "--format", "json"])).expect("JSON");
+        let first = &shown["jobs"][0];
+        assert_eq!((&first["run_id"], &first["here"]), (&run.as_str().into(), &true.into()));
+        let place = folder.canonicalize().expect("it is there").display().to_string();
+        assert_eq!((&first["program"], &first["folder"]), (&"sh".into(), &place.as_str().into()));
+        assert!(first["owner"].is_string() && first["elapsed_s"].is_u64(), "{first:#}");
+        let text = asked_in(folder, &["ps"]);
+        let line = format!(
+            "program sh, user {}, folder {place} (this one), for ",
+            first["owner"].as_str().expect("a user")
+        );
+        assert!(text.contains(&line), "{line}\n{text}");
+        // The control: in no job's folder, one of them has to be named.
+        let several = asked_in(&elsewhere, &["stacks"]);
+        for words in ["jobs run here, and none of them in this folder", &run, &place, "as RUN"] {
+            assert!(several.contains(words), "{words}: {several}");
+        }
+    }
+    for (_, job) in jobs {
         job.signal(Signal::SIGTERM);
         job.wait().expect_code(143).expect_nothing_left();
     }

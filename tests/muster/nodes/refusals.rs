@@ -68,7 +68,7 @@ fn all_nodes_name_the_node_with_refused_settings() {
         let own = &ended[usize::try_from(odd.rank).expect("small")];
         assert_eq!(own.code, 64, "{}", own.err);
         let told = match odd.rank {
-            0 => "2 of 2 other nodes were notified of this refusal",
+            0 => "all 2 other nodes were notified of this refusal",
             _ => "was notified, so that no node waits for this one",
         };
         assert!(own.err.contains(told), "{}", own.err);

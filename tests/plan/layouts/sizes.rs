@@ -145,6 +145,7 @@ fn undeclared_size_that_cannot_fit_is_reported() {
     };
     for (gpus, name, size, hint) in [
         (2, "--ulysses_size", "14", "--layout ulysses-world --ulysses_size {ulysses_size}"),
+        (2, "--ulysses_size", "14", "sizes that divide 2 ranks: 1, 2;"),
         (8, "--ulysses-degree", "3", "--layout ulysses-world --ulysses-degree {ulysses_size}"),
         (4, "--sp_size", "8", "--sp_size {world_size}"),
         (4, "--context-parallel-size", "3", "--context-parallel-size {world_size}"),
