@@ -265,7 +265,7 @@ def from_block(captured, number):
 def fold(line):
     """The command as it would be typed, on several lines."""
     rows, row = [], ""
-    for word in line.split(" "):
+    for word in re.split(r"(?<! --) ", line):
         if len(re.sub(r"\x1b\[[0-9;]*m", "", row)) + len(word) + 3 > COLUMNS:
             rows.append(row + " \\")
             row = "    " + word

@@ -89,8 +89,8 @@ tools() {
     command -v readelf >/dev/null || tests/packages.sh binutils
     command -v dpkg-deb >/dev/null || tests/packages.sh dpkg
     command -v python3 >/dev/null || tests/packages.sh python3 python3-venv
-    python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' ||
-        fail "$(python3 --version) is too old: the packages are made by Python 3.9 or newer"
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+        fail "$(python3 --version) is too old: the packages are made by Python 3.10 or newer"
     local venv=$cache/zig-$zig programs=$cache/cargo-zigbuild-$zigbuild
     packer=$cache/hatchling-$hatchling/bin/python
     mkdir -p "$cache"

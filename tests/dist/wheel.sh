@@ -65,7 +65,7 @@ uv=$(command -v uv) || {
 }
 "$uv" venv -q --python "$newest" "$work/uv"
 installed "$work/uv" "$uv pip install --python $work/uv/bin/python $wheel" "$uv pip uninstall --python $work/uv/bin/python ranklaunch"
-UV_CACHE_DIR=$work/cache runs "$uv" tool run --python "$newest" --from "$wheel" ranklaunch
+UV_CACHE_DIR=$work/cache runs "$uv" tool run -q --python "$newest" --from "$wheel" ranklaunch
 echo "wheel: installed by $("$uv" --version), runs, uv tool run too, removed without a trace"
 
 for conda in micromamba mamba conda ''; do if [ -z "$conda" ] || command -v "$conda" >/dev/null; then break; fi; done
