@@ -55,8 +55,8 @@ const FILES: &[Entry] = &[
     ),
     (
         "ranklaunch-logs/latest",
-        "The newest run: run.json (verdict and plan), report.html, agent.jsonl (events), and the output of each rank below attempt-0.",
-        "最新一次运行：run.json（结论与计划）、report.html、agent.jsonl（事件），以及 attempt-0 之下各 rank 的输出。",
+        "The newest run. Its node-0, node-1, … have run.json (verdict and plan), report.html, agent.jsonl (events), and the output of each rank in attempt-0, attempt-1, …",
+        "最新一次运行。其中的 node-0、node-1 等包含 run.json（结论与计划）、report.html、agent.jsonl（事件），以及 attempt-0、attempt-1 等之中各 rank 的输出。",
     ),
     (
         "/dev/termination-log",
@@ -71,7 +71,7 @@ pub(super) fn page(lang: Lang, codes: &[(String, Text)]) -> io::Result<Vec<u8>> 
     line.build();
     let mut page = beginning(&line, lang)?;
     page += &options(&line)?;
-    page += &section(lang, ("COMMANDS", "子命令"), |section| {
+    page += &section(lang, COMMANDS, |section| {
         for below in line.get_subcommands() {
             let own = below.get_arguments().filter(|own| !is_shared(own, &line));
             let shown = own.filter(|own| !own.is_hide_set());
@@ -82,18 +82,11 @@ pub(super) fn page(lang: Lang, codes: &[(String, Text)]) -> io::Result<Vec<u8>> 
             });
             let name = format!("ranklaunch {}", below.get_name());
             let usage: Vec<String> = std::iter::once(name).chain(words).collect();
-            entry(
-                section,
-                &usage.join(" "),
-                &below.get_about().map(ToString::to_string).unwrap_or_default(),
-            );
+            entry(section, &usage.join(" "), &about(below));
         }
     });
     page += &context(&line, lang, codes)?;
-    page += &section(lang, ("SEE ALSO", "参见"), |section| {
-        let topics = Topic::ALL.map(|topic| format!("ranklaunch help {}", topic.name()));
-        section.text([roman(topics.join(", ") + ", ranklaunch explain ID")]);
-    });
+    page += &topics(lang);
     Ok(finished(page, lang))
 }
 
@@ -103,41 +96,59 @@ pub(super) fn pages(lang: Lang, codes: &[(String, Text)]) -> io::Result<Vec<(Str
     line.build();
     let mut commands = Vec::new();
     all_of(&line, &mut commands);
-    let file = |command: &Command| Man::new(command.clone()).get_filename();
-    let files: Vec<String> = commands.iter().copied().map(file).collect();
-    let made = commands.into_iter().zip(&files).map(|(command, own)| {
-        let is_root = command.get_name() == line.get_name();
+    let root = line.get_name();
+    let made = commands.into_iter().map(|command| {
+        let is_root = command.get_name() == root;
         let mut page = beginning(command, lang)?;
-        if is_root {
+        if is_root || !launches(command) {
             page += &options(command)?;
-            page += &context(command, lang, codes)?;
         } else {
-            let is_shared = |arg: &Arg| launches(command) && is_shared(arg, &line);
             page += &options(&command.clone().mut_args(|arg| {
-                let hidden = is_shared(&arg);
-                arg.hide(hidden)
+                let is_hidden = is_shared(&arg, &line);
+                arg.hide(is_hidden)
             }))?;
-            if launches(command) {
-                page +=
-                    &section(lang, ("OPTIONS OF A LAUNCH", "启动任务的选项"), |section| {
-                        section.text([roman(
-                            Text::new(
-                                "All options of ranklaunch(1).",
-                                "ranklaunch(1) 的全部选项。",
-                            )
-                            .get(lang),
-                        )]);
-                    });
-            }
+            page += &section(lang, ("OPTIONS OF A LAUNCH", "启动任务的选项"), |section| {
+                let all = Text::new("All options of ranklaunch(1).", "ranklaunch(1) 的全部选项。");
+                section.text([roman(all.get(lang))]);
+            });
         }
-        page += &section(lang, ("SEE ALSO", "参见"), |section| {
-            let others = files.iter().filter(|other| *other != own);
-            let others: Vec<String> = others.map(|file| file.replace(".1", "(1)")).collect();
-            section.text([roman(others.join(", "))]);
-        });
-        Ok((own.clone(), finished(page, lang)))
+        if command.has_subcommands() {
+            page += &section(lang, COMMANDS, |section| {
+                for below in command.get_subcommands() {
+                    entry(section, &file(below).replace(".1", "(1)"), &about(below));
+                }
+            });
+        }
+        if is_root {
+            page += &context(command, lang, codes)?;
+            page += &topics(lang);
+        } else {
+            page += &section(lang, SEE_ALSO, |section| {
+                section.text([roman(format!("{root}(1)"))]);
+            });
+        }
+        Ok((file(command), finished(page, lang)))
     });
     made.collect()
+}
+
+fn file(command: &Command) -> String {
+    Man::new(command.clone()).get_filename()
+}
+
+fn about(command: &Command) -> String {
+    command.get_about().map(ToString::to_string).unwrap_or_default()
+}
+
+const COMMANDS: (&str, &str) = ("COMMANDS", "子命令");
+const SEE_ALSO: (&str, &str) = ("SEE ALSO", "参见");
+
+/// What explains more.
+fn topics(lang: Lang) -> String {
+    section(lang, SEE_ALSO, |section| {
+        let topics = Topic::ALL.map(|topic| format!("ranklaunch help {}", topic.name()));
+        section.text([roman(topics.join(", ") + ", ranklaunch explain ID")]);
+    })
 }
 
 /// A command and those below it.

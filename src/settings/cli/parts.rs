@@ -300,7 +300,7 @@ mod tests {
         fn script_and_dashes_before_it_are_the_same_line(
             options in option_lists(), script in scripts(), arguments in arguments()
         ) {
-            let short = parsed(&[&options, &[script.clone()], &arguments]);
+            let short = parsed(&[&options, std::slice::from_ref(&script), &arguments]);
             let dashes = parsed(&[&options, &["--".into(), script.clone()], &arguments]);
             prop_assert!(dashes.is_ok(), "{dashes:?}");
             prop_assert_eq!(&short, &dashes);
