@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::here::{Here, RunningJob, log_folders, newest, number, several};
 use linux::users;
 use logs::RunFolder;
-use monitor::socket::{self, Answer, Job, Listener, Refused, Unanswered};
+use monitor::socket::{self, Answer, Listener, Refused, Unanswered};
 use text::lang::{Text, cause};
 use text::text;
 use verdict::{Id, Refusal};
@@ -427,7 +427,7 @@ fn unknown(run: &str, folders: &[PathBuf]) -> Refusal {
 mod tests {
     use super::*;
     use linux::sys::Peer;
-    use monitor::socket::About;
+    use monitor::socket::{About, Job};
     use text::run_id::RunId;
 
     #[test]
