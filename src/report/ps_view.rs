@@ -132,7 +132,7 @@ fn push_job(out: &mut String, job: &ShownJob, lang: Lang) {
 fn described(job: &ShownJob, about: &About) -> Text {
     let About { program, profile, folder, started_ms } = about;
     let mut parts = vec![text!("program {program}", "程序 {program}")];
-    parts.extend(profile.as_ref().map(|profile| text!("profile {profile}", "profile {profile}")));
+    parts.extend(profile.as_ref().map(|profile| text!("profile {profile}", "配置文件 {profile}")));
     parts.extend(job.owner.as_ref().map(|user| text!("user {user}", "用户 {user}")));
     parts.push(match job.is_here {
         true => text!("folder {folder} (this one)", "目录 {folder}（当前目录）"),

@@ -393,7 +393,7 @@ threading.Thread(target=work).start()
                 && log.is_ok_and(|log| log.contains("ValueError: "))
         });
         let said = explain(&node);
-        running.signal(nix::sys::signal::Signal::SIGTERM);
+        running.signal(Signal::SIGTERM);
         running.wait().expect_nothing_left();
         assert_eq!(id(&said), wanted, "{said:#}");
         assert!(notes(&said).contains("run.json is missing"), "{said:#}");
