@@ -31,7 +31,12 @@ pub(super) fn page(port: u16, path: &str) -> Option<(u32, String)> {
 fn job(options: &[&str]) -> Running {
     let mut running = Launcher::new(run_args("direct", 2))
         .args(options)
-        .args(["--", "sh", "-c", "echo step $RANK; echo READY; sleep 600"])
+        .args([
+            "--",
+            "sh",
+            "-c",
+            "echo step $RANK; echo step 1/9; sleep 0.3; echo step 2/9; echo READY; sleep 600",
+        ])
         .start();
     running.says("READY", 2);
     running
@@ -53,7 +58,8 @@ fn a_running_job_serves_its_state() {
     let status = wait_until("a sample", || {
         let (_, body) = page(port, "/status")?;
         let status: Value = serde_json::from_str(&body).expect("JSON");
-        (status["ranks"][1]["memory"].is_u64()).then_some(status)
+        let is_whole = status["ranks"][1]["memory"].is_u64() && status["goodput"].is_number();
+        is_whole.then_some(status)
     });
     assert_eq!(status["ranks"][1]["last_line"], "READY", "{status:#}");
     assert_eq!(

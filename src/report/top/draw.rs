@@ -64,7 +64,16 @@ pub fn draw(model: &mut Model, frame: &mut Frame<'_>) {
             model.text = lines;
         }
     }
-    put(buffer, area, area.height - 2, &status(model), Style::new().add_modifier(Modifier::DIM));
+    let mut status = status(model);
+    // Commands take the id; nobody reads it.
+    if let Some(id) = model.nodes.first().and_then(|node| node.run.as_ref()?.run_id.as_deref()) {
+        let gap = width.saturating_sub(columns(&status) + columns(id));
+        if gap > 1 {
+            status.push_str(&" ".repeat(gap));
+            status.push_str(id);
+        }
+    }
+    put(buffer, area, area.height - 2, &status, Style::new().add_modifier(Modifier::DIM));
     let keys = keys(model);
     put(buffer, area, area.height - 1, keys.get(model.lang), Style::new());
 }

@@ -104,7 +104,7 @@ pub(super) fn title(model: &Model, width: usize) -> Vec<Cell> {
     parts
 }
 
-/// Nodes, ranks, the pace and the goodput; the number of remarks, and the id of the run where there is room for it.
+/// Nodes, ranks, the pace and the goodput, and the number of remarks.
 pub(super) fn summary(model: &Model, remarks: usize, width: usize) -> Vec<Cell> {
     let lang = model.lang;
     let say = |text: Text| (text.get(lang).to_owned(), Style::new());
@@ -151,13 +151,7 @@ pub(super) fn summary(model: &Model, remarks: usize, width: usize) -> Vec<Cell> 
             parts.push((sparkline(times, most), BAR));
         }
     }
-    parts.extend(remarks.clone());
-    if let Some(id) = run.run_id
-        && width > used(&parts) + columns(&id)
-    {
-        let gap = width - used(&parts) - columns(&id);
-        parts.push((format!("{}{id}", " ".repeat(gap)), DIM));
-    }
+    parts.extend(remarks);
     parts
 }
 

@@ -124,7 +124,7 @@ fn top_shows_filters_and_follows_all_ranks() {
     }
     let run = nodes[0].run_id();
     let Some(tmux) = Tmux::top(&run, &[]) else { return ended(nodes) };
-    let screen = tmux.shows(&[&run, "2 of 2 nodes", "2 of 2 ranks", "rank 1 at step", "LAST LINE"]);
+    let screen = tmux.shows(&[&run, "2/2 nodes", "2/2 ranks", "rank 1 at step", "LAST LINE"]);
     assert!(screen.lines().last().is_some_and(|line| line.starts_with("q quit")), "{screen}");
     // The last lines change with the job.
     tmux.shows(&["rank 0 at step 2"]);
@@ -215,7 +215,7 @@ fn job_waiting_for_nodes_is_shown_as_agreeing() {
     node.waits("it is listed", |_| asked(&["ps"]).out.contains(&listed));
     // The job has no run id yet, and is named by the pid of its agent.
     if let Some(tmux) = Tmux::top(&agent, &[]) {
-        tmux.shows(&["1 of 2 nodes", "0 of 2 ranks", "agreeing"]);
+        tmux.shows(&["1/2 nodes", "0/2 ranks", "agreeing"]);
         tmux.press(&["q"]);
         tmux.is_restored("CODE=0");
     }
@@ -231,7 +231,7 @@ fn node_serving_its_status_is_shown_over_http() {
     job.says("at step 2", 1);
     let at = format!("127.0.0.1:{port}");
     if let Some(tmux) = Tmux::top(&at, &[]) {
-        tmux.shows(&[&job.run_id(), "1 of 1 rank", "rank 0 at step 2"]);
+        tmux.shows(&[&job.run_id(), "1/1 ranks", "rank 0 at step 2"]);
         tmux.press(&["l"]);
         tmux.shows(&["only where the ranks run"]);
         tmux.press(&["q", "q"]);
