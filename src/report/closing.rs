@@ -402,7 +402,6 @@ pub(super) fn cause_json(ending: &Ending, node: u32, lang: Lang) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use text::style;
 
     #[test]
     fn likely_hang_culprit_is_marked_likely() {
@@ -428,7 +427,7 @@ mod tests {
             };
             let mut shown = Lines::new(Lang::En);
             push_cause(&mut shown, &why, &ending, "7.0");
-            assert!(style::plain(&shown.out).contains(said), "{}", shown.out);
+            assert!(plain(&shown.out).contains(said), "{}", shown.out);
         }
     }
 }
