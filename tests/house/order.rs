@@ -19,19 +19,20 @@ const CRATES: &[(&str, &str)] = &[
     ("settings", "text linux verdict diagnose"),
     ("node", "text linux verdict settings"),
     ("plan", "text linux verdict settings node"),
-    ("lint", "text linux verdict settings plan"),
+    ("adopt", "text settings"),
+    ("lint", "text verdict settings plan adopt"),
     ("muster", "text linux verdict settings plan"),
     ("logs", "text linux verdict settings"),
     ("supervise", "embed text linux verdict node"),
     ("preflight", "text linux verdict settings node plan muster"),
-    ("monitor", "text linux verdict diagnose settings node logs supervise"),
+    ("monitor", "text linux verdict diagnose settings node logs"),
     (
         "report",
         "embed text linux verdict diagnose settings node plan muster logs preflight monitor",
     ),
     (
         "ranklaunch",
-        "text linux verdict diagnose settings node plan lint muster logs supervise preflight monitor report",
+        "text linux verdict diagnose settings node plan adopt lint muster logs supervise preflight monitor report",
     ),
 ];
 /// Maximum number of arrows in the graph. More of them would make a worse house.

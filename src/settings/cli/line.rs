@@ -51,13 +51,24 @@ pub enum Command {
     /// second interrupt, at least 1 s after the first, sends KILL.
     #[command(override_usage = "ranklaunch init [OPTIONS] -- COMMAND ARGS…")]
     Init(Init),
-    /// Find in Kubernetes manifests the mistakes that fail at run time
+    /// Find in manifests, start-up scripts and Compose files the mistakes that fail at run time
     ///
-    /// Reads Pod, Job, PyTorchJob, HyperPodPyTorchJob, TrainJob, MPIJob, RayJob, Volcano Job,
-    /// KubeBrain TrainingJob, JobSet, LeaderWorkerSet and pod templates, and the launchers in
-    /// their commands. Exits with 1 when something was found (parts that cannot be read are named
-    /// but do not count), 64 when a manifest is not YAML.
+    /// Reads shell scripts, sbatch files, Compose files, Pod, Job, PyTorchJob, HyperPodPyTorchJob,
+    /// TrainJob, MPIJob, RayJob, Volcano Job, KubeBrain TrainingJob, JobSet, LeaderWorkerSet and
+    /// pod templates, and the launchers in their commands. Exits with 1 when something was found
+    /// (parts that cannot be read are named but do not count), 64 when a manifest is not YAML.
     Lint(Lint),
+    /// Print what replaces a start-up script or a launcher's line, and why, line by line
+    ///
+    /// Reads shell scripts, sbatch files, Kubernetes manifests, Compose files, and after -- a line
+    /// of torchrun, accelerate, deepspeed, mpirun, srun or python -m torch.distributed.launch.
+    /// Prints the profile or the lines of ranklaunch in its place, and for every line of the input
+    /// whether it is replaced, stays, is no longer needed, is wrong, or was not understood. Runs
+    /// and changes nothing.
+    #[command(
+        override_usage = "ranklaunch adopt [OPTIONS] FILE…\n       ranklaunch adopt [OPTIONS] -- COMMAND ARGS…"
+    )]
+    Adopt(Adopt),
     /// Name the root cause of a failed job from its logs, or explain an id or an exit code
     ///
     /// A file, a folder of logs or - for standard input is read as the logs of one job, whatever
@@ -248,7 +259,7 @@ pub struct Init {
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Lint {
-    /// Manifests to read; - is standard input
+    /// Manifests, scripts and Compose files to read; - is standard input
     #[arg(value_name = "MANIFEST", required = true)]
     pub manifests: Vec<OsString>,
     /// How to print findings: as text, as JSON, or as annotations of a GitHub workflow
@@ -263,6 +274,26 @@ pub struct Lint {
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
     #[arg(long, value_name = "LANG")]
     pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Adopt {
+    /// Scripts and manifests to read, with a file of accelerate config if they name one; - is
+    /// standard input
+    #[arg(value_name = "FILE")]
+    pub files: Vec<OsString>,
+    /// How to print the result: as text or as JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    /// Colours: auto (at a terminal, unless NO_COLOR is set), always or never [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub color: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+    /// The line that starts the job today, after --
+    #[arg(last = true, value_name = "COMMAND ARGS")]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -430,7 +461,7 @@ pub enum AnnotatedFormat {
     max_term_width = 100,
     args_override_self = true,
     disable_help_subcommand = true,
-    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]\n       ranklaunch explain [LOG…|-|ID|CODE] [--profile NAME|FILE] [--format text|json|github]\n       ranklaunch stacks [RUN] [--node N] [--rank N] [--format text|json]\n       ranklaunch top [RUN|HOST:PORT]\n       ranklaunch ps [--all] [--format text|json]\n       ranklaunch logs [RUN|DIR] [-f] [--rank RANKS] [--since TIME] [--grep REGEX]\n       ranklaunch dump [RUN] [--output DIR]\n       ranklaunch report RUN… [--output FILE]\n       ranklaunch compare RUN RUN [--format text|json]\n       ranklaunch profile list|show NAME|new|check FILE",
+    override_usage = "ranklaunch [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch run|plan|check|clean [OPTIONS] [-- SCRIPT ARGS…]\n       ranklaunch wait HOST:PORT [--timeout DURATION]\n       ranklaunch init -- COMMAND ARGS…\n       ranklaunch lint MANIFEST… [--format text|json|github]\n       ranklaunch adopt FILE…|-- COMMAND ARGS… [--format text|json]\n       ranklaunch explain [LOG…|-|ID|CODE] [--profile NAME|FILE] [--format text|json|github]\n       ranklaunch stacks [RUN] [--node N] [--rank N] [--format text|json]\n       ranklaunch top [RUN|HOST:PORT]\n       ranklaunch ps [--all] [--format text|json]\n       ranklaunch logs [RUN|DIR] [-f] [--rank RANKS] [--since TIME] [--grep REGEX]\n       ranklaunch dump [RUN] [--output DIR]\n       ranklaunch report RUN… [--output FILE]\n       ranklaunch compare RUN RUN [--format text|json]\n       ranklaunch profile list|show NAME|new|check FILE",
     after_help = "Every option is also a variable: --master-port is RANKLAUNCH_MASTER_PORT. A flag \
         overrides a variable, a variable the profile, and the profile what the platform says.\n\n\
         Examples:\n  \
