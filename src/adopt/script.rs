@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use text::lang::Text;
-use text::shell::{PartKind, parts};
+use text::shell::{Part, PartKind, parts};
 use text::text;
 
 use crate::commands::{Class, composed, of_command, of_variable};
@@ -148,9 +148,16 @@ impl Script {
                 Around { values: &self.values, slurm_nodes: self.slurm.nodes, profile, quoted };
             let launch = launch::read(inner, spans, around);
             let mut item = match launch {
-                Some(launch) => self.launched(inner, offset, whole, command, launch),
+                Some(mut launch) => {
+                    // What runs the text around it is elsewhere.
+                    launch.is_carried |= deep > 0;
+                    self.launched(inner, offset, whole, command, launch)
+                }
                 None => self.other(inner, offset, whole, profile, command, deep),
             };
+            if item.launches.is_empty() && deep < DEEPEST {
+                self.substitutions(inner, offset, whole, profile, command, deep, &mut item);
+            }
             if let Some(document) = &command.document {
                 let end = document.end + offset;
                 let rest = whole.get(end..).unwrap_or_default();
@@ -282,7 +289,7 @@ impl Script {
         item.runs_python = ["python", "python3", "pip", "pip3"].contains(&first.as_str());
         let program = command.words.first().is_some_and(|word| !word.is_plain());
         if program || first == "eval" {
-            self.runs_a_variable(&words, &mut item);
+            self.runs_a_variable(whole, &words, &mut item);
         } else if let Some((at, script)) = shell_script(&words, &first, &source) {
             self.nested(inner, offset, whole, profile, command, at, script, deep, &mut item);
         } else if names_a_launcher(&words.join(" ")) && starts_programs(&first) {
@@ -292,17 +299,70 @@ impl Script {
     }
 
     /// `$CMD …`, `eval $CMD`
-    fn runs_a_variable(&self, words: &[String], item: &mut Item) {
+    fn runs_a_variable(&self, whole: &str, words: &[String], item: &mut Item) {
         let text = words.join(" ");
-        let of_launch =
-            |name: &str| text.contains(&format!("${name}")) || text.contains(&format!("${{{name}"));
-        let made = self.items.iter().filter(|item| !item.launches.is_empty());
-        if made.flat_map(|item| &item.assigns).any(|name| of_launch(name)) {
+        let names = |text: &str, name: &str| {
+            text.contains(&format!("${name}")) || text.contains(&format!("${{{name}"))
+        };
+        let mut made: Vec<&str> = Vec::new();
+        for before in self.items.iter().filter(|item| !item.assigns.is_empty()) {
+            let source = whole.get(before.span.clone()).unwrap_or_default();
+            if !before.launches.is_empty() || made.iter().any(|name| names(source, name)) {
+                made.extend(before.assigns.iter().map(String::as_str));
+            }
+        }
+        if made.iter().any(|name| names(&text, name)) {
             item.class = Class::Kept;
             item.why = text!("runs the launch line of a variable", "运行变量中的启动命令");
         } else if item.class == Class::Kept {
             (item.class, item.why) = composed();
         }
+    }
+
+    /// Launches in `$(…)`, whose output the script reads.
+    #[expect(clippy::too_many_arguments, reason = "the place of one script inside another")]
+    fn substitutions(
+        &mut self,
+        inner: &str,
+        offset: usize,
+        whole: &str,
+        profile: &str,
+        command: &ShellCommand,
+        deep: usize,
+        item: &mut Item,
+    ) {
+        for span in &command.spans {
+            let source = inner.get(span.clone()).unwrap_or_default();
+            for place in commands_in(source) {
+                let text = source.get(place.clone()).unwrap_or_default();
+                if !names_a_launcher(text) {
+                    continue;
+                }
+                let known = self.launches.len();
+                self.items.push(Item::new(0..0, item.class, item.why.clone(), command.depth));
+                self.commands(
+                    text,
+                    offset + span.start + place.start,
+                    whole,
+                    profile,
+                    false,
+                    deep + 1,
+                );
+                let launches = self.items.pop().map(|it| it.launches).unwrap_or_default();
+                if self.launches.len() > known {
+                    item.launches.extend(launches);
+                    item.class = Class::Replaced;
+                    item.why = self.inside();
+                }
+            }
+        }
+    }
+
+    /// The reason of a line with the last launch inside it.
+    fn inside(&self) -> Text {
+        let inside = self.launches.last().map(|launch| (launch.launcher, launch.line.trim_end()));
+        let (from, to) = inside.unwrap_or_default();
+        text!("{from} in it becomes `{to} …`", "其中的 {from} 改为 `{to} …`")
     }
 
     #[expect(clippy::too_many_arguments, reason = "the place of one script inside another")]
@@ -331,10 +391,7 @@ impl Script {
         let placeholder = self.items.pop();
         if self.launches.len() > known {
             item.class = Class::Replaced;
-            let inside =
-                self.launches.last().map(|launch| (launch.launcher, launch.line.trim_end()));
-            let (from, to) = inside.unwrap_or_default();
-            item.why = text!("{from} in it becomes `{to} …`", "其中的 {from} 改为 `{to} …`");
+            item.why = self.inside();
             item.launches = placeholder.map(|it| it.launches).unwrap_or_default();
             self.without_redirections(inner, offset, command);
         } else {
@@ -404,7 +461,9 @@ impl Script {
                     &mut item,
                 );
             }
-            match (command.may_not_run, appends) {
+            // The launch in it has become another text.
+            let changed = !item.launches.is_empty();
+            match (command.may_not_run || changed, appends) {
                 (true, _) => self.values.set(name, Value::Unknown),
                 (false, true) => self.values.append(name, value),
                 (false, false) => self.values.set(name, value),
@@ -457,6 +516,24 @@ impl Item {
             environment: None,
         }
     }
+}
+
+/// Places of the scripts in `$(…)`.
+fn commands_in(source: &str) -> Vec<Range<usize>> {
+    let place = |at: usize, part: &Part<'_>| at + part.at..at + part.at + part.text.len();
+    let mut found = Vec::new();
+    for part in parts(source, false) {
+        match part.kind {
+            PartKind::Command => found.push(place(0, &part)),
+            PartKind::Double => {
+                let inner = parts(part.text, true);
+                let inner = inner.iter().filter(|inner| inner.kind == PartKind::Command);
+                found.extend(inner.map(|inner| place(part.at, inner)));
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 #[rustfmt::skip]

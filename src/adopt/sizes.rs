@@ -114,7 +114,24 @@ pub(crate) fn of(
             }
         }
     }
-    if let Some(port) = port.filter(|port| keeps_port(port, &sizes, values)) {
+    let wrong = |port: &Expanded| {
+        port.value
+            .as_deref()
+            .is_some_and(|value| value.parse::<u16>().is_err() && !value.is_empty())
+    };
+    if let Some(port) = port.as_ref().filter(|port| wrong(port)) {
+        let shown = &port.source;
+        notes.push(Note {
+            kind: NoteKind::Wrong,
+            text: text!(
+                "port {shown} does not exist: a port is at most 65535; it is left out",
+                "端口 {shown} 不存在：端口最大为 65535，已去掉"
+            ),
+        });
+    }
+    if let Some(port) =
+        port.filter(|port| !wrong(port)).filter(|port| keeps_port(port, &sizes, values))
+    {
         sizes.options.push(format!("--master-port {}", port.tidy()));
     }
     sizes.nproc = processes(kind, said, nodes.as_ref(), around, notes);

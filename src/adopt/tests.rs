@@ -70,6 +70,10 @@ fn launches_are_found_behind_anything() {
             "CMD=\"torchrun a.py\"\neval $CMD",
             "CMD=\"ranklaunch --nproc-per-node 1 -- a.py\"\neval $CMD",
         ),
+        (
+            "id=$(submit -- torchrun a.py | tail -1)",
+            "id=$(submit -- ranklaunch --nproc-per-node 1 -- a.py | tail -1)",
+        ),
         ("mpirun -np 4 python -u a.py", "mpirun -np 4 ranklaunch --engine direct -- a.py"),
         ("deepspeed --include localhost:1,2 a.py", "CUDA_VISIBLE_DEVICES=1,2 ranklaunch -- a.py"),
         ("torchrun $OPTIONS a.py", "ranklaunch --nproc-per-node 1 $OPTIONS -- a.py"),

@@ -85,7 +85,7 @@ NOTHING = "#!/bin/bash -p\nexit 0\n"
 STUBS = {
     RECORD: "torchrun deepspeed accelerate torchrun-module python-task ranklaunch hyperpodrun accelerate-launch",
     TASKS: "srun mpirun mpiexec",
-    PYTHON: "python python3",
+    PYTHON: "python python3 python3.6 python3.7 python3.8 python3.9 python3.10 python3.11 python3.12",
     FOLDERS: "mkdir",
     CARRIER: "nohup sudo ssh docker podman singularity apptainer timeout numactl uv nsys taskset",
     NOTHING: "pip pip3 conda rm rmdir mv cp ln touch chmod chown tee wget curl git scp rsync pkill killall nc ncat ping"
@@ -95,6 +95,7 @@ STUBS = {
     "#!/bin/bash -p\nfor n in 0 1 2 3 4 5 6 7; do echo \"GPU $n: H100 (UUID: $n)\"; done\n": "nvidia-smi",
     "#!/bin/bash -p\necho node0\necho node1\n": "scontrol",
     "#!/bin/bash -p\necho 10.0.0.1\n": "hostname getent",
+    "#!/bin/bash -p\necho 1700000000\n": "date",
 }
 
 # Functions win over programs and builtins.
@@ -337,6 +338,10 @@ def differs(ranklaunch, wanted, words, env, folder):
         return f"plan refuses: {json.dumps(plan.get('refusal') or plan, ensure_ascii=False)[:240]} ({' '.join(words)[:160]})"
     nodes, nproc, program = wanted
     got = (plan["membership"]["nnodes"], plan["nproc_per_node"])
+    if plan.get("engine") == "command":
+        # The launcher itself stays, with its words.
+        stays = expected([os.path.basename(plan["argv"][0]), *plan["argv"][1:]], env)
+        return None if stays == wanted else f"{wanted} before, {stays} after"
     if got != (nodes, nproc):
         refusal = json.dumps(plan.get("refusal"), ensure_ascii=False)[:200]
         return f"{nodes} nodes × {nproc} before, {got[0]} × {got[1]} after ({' '.join(words)[:120]}) {refusal}"
