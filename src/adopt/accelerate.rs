@@ -3,7 +3,8 @@
 use text::text;
 use text::yaml;
 
-use crate::{Adopted, Class, Line};
+use crate::adopted::{Adopted, Line};
+use crate::classes::Class;
 
 /// Keys that say who takes part, with the value that fits a job of any nodes.
 const OF_A_MACHINE: &[(&str, &str)] =

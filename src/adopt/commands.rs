@@ -2,21 +2,8 @@
 
 use text::lang::Text;
 
-use crate::launch::base;
-
-/// What becomes of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Class {
-    /// The launch line.
-    Replaced,
-    /// Fails, or does something else than it seems to.
-    Wrong,
-    NotUnderstood,
-    Unnecessary,
-    /// Belongs into the image or the script.
-    Kept,
-}
+use crate::classes::Class;
+use crate::words::base;
 
 struct Row {
     names: &'static [&'static str],

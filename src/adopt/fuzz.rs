@@ -1,6 +1,6 @@
 //! The reading of start-up scripts as a function that a fuzzer feeds. Not part of the program.
 
-use super::{Adopted, json, plain};
+use super::Adopted;
 use text::fuzzing::assert_printable;
 use text::lang::Lang;
 
@@ -31,9 +31,9 @@ pub fn script(data: &[u8]) -> bool {
             );
         }
         for lang in [Lang::En, Lang::Zh] {
-            assert_printable(&text::escape::printable(&plain(&adopted, lang)));
+            assert_printable(&text::escape::printable(&adopted.plain(lang)));
             let again = read("start.sh", &text).expect("the same");
-            assert_eq!(json(&adopted, lang).to_string(), json(&again, lang).to_string());
+            assert_eq!(adopted.json(lang).to_string(), again.json(lang).to_string());
         }
     }
     Adopted::of_script("start.sh", &text).is_some()

@@ -3,7 +3,6 @@
 //! Takes a command's words with their places, and the values of the script's variables; gives the options of ranklaunch
 //! as a script writes them, and where the program of the ranks begins, whose words stay as they are.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use settings::launchers::{FlagField, Launcher, LauncherKind, PythonRun, command_at};
@@ -11,23 +10,13 @@ use settings::torchrun_options::{Becomes, TorchrunOption};
 use text::lang::Text;
 use text::text;
 
-use crate::sizes::{self, Sizes};
-use crate::values::{Expanded, Value, Values};
+use crate::classes::{Note, NoteKind};
+use crate::sizes::{self, Around, Said, Sizes};
+use crate::values::{Expanded, Values, origin};
+use crate::words::base;
 
 /// Stands for what only a running shell knows; equals no name.
 const UNKNOWN: char = '\u{E000}';
-
-/// What is known of the surroundings.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Around<'a> {
-    pub(crate) values: &'a Values,
-    /// Nodes that `#SBATCH` asks for; 0 outside of Slurm.
-    pub(crate) slurm_nodes: u32,
-    /// Name of the file for a profile.
-    pub(crate) profile: &'a str,
-    /// The script is in double quotes, so what is inserted may have none.
-    pub(crate) quoted: bool,
-}
 
 /// A launch, read.
 #[derive(Debug)]
@@ -49,38 +38,11 @@ pub(crate) struct Launch {
     pub(crate) is_tasks: bool,
 }
 
-/// A remark on a part of a launch.
-#[derive(Debug, Clone)]
-pub(crate) struct Note {
-    pub(crate) kind: NoteKind,
-    pub(crate) text: Text,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoteKind {
-    Unnecessary,
-    Wrong,
-    /// The program sees something else than before.
-    Changes,
-    NotUnderstood,
-}
-
 /// A word after expansion, with the word that it is of.
 struct Piece {
     expanded: Expanded,
     word: usize,
     first: bool,
-}
-
-/// What the launcher's own words say.
-#[derive(Default)]
-pub(crate) struct Said {
-    pub(crate) fields: BTreeMap<FlagField, Expanded>,
-    /// Options without a field, as they are written with dashes, and their values.
-    pub(crate) others: Vec<(String, Option<Expanded>)>,
-    pub(crate) module: bool,
-    /// Words that hold options which only a running shell knows.
-    pub(crate) unread: Vec<Expanded>,
 }
 
 /// Programs that start the command behind their own options, perhaps elsewhere.
@@ -214,10 +176,6 @@ fn found(argv: &[String]) -> Option<(Found, usize, usize)> {
         let run = PythonRun::of(argv.get(python + 1..)?)?;
         Some((Found::Tasks(run.at), python, python + 1))
     })
-}
-
-pub(crate) fn base(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Reads the launcher's own words; gives also the position of its program.
@@ -565,24 +523,4 @@ fn needless(flag: &str, value: Option<&Expanded>, kind: LauncherKind) -> Note {
         ),
     };
     Note { kind, text }
-}
-
-/// The text of a variable that comes from outside of the script or from a command, followed through the script's own
-/// assignments.
-pub(crate) fn origin(source: &str, values: &Values) -> String {
-    let mut source = source.to_owned();
-    for _ in 0..8 {
-        let bare = crate::values::unwrapped(&source).to_owned();
-        let inside = bare.strip_prefix('$').map(|name| {
-            name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name)
-        });
-        let name = inside.map(|inside| inside.split([':', '-', '[']).next().unwrap_or(inside));
-        match name.and_then(|name| Some((name, values.get(name)?))) {
-            // `X=${X:-1}` is about the X from outside.
-            Some((name, Value::Scalar(text))) if text.contains(name) => return text.clone(),
-            Some((_, Value::Scalar(text))) => source.clone_from(text),
-            _ => return bare,
-        }
-    }
-    source
 }

@@ -6,9 +6,12 @@ use text::shell::{TokenKind, bare, tokens};
 use text::text;
 use text::yaml::{self, Node, NodeKind};
 
-use crate::commands::{Class, of_variable};
+use crate::adopted::{Adopted, Line, configs_of, launches_of, lines_of};
+use crate::classes::Class;
+use crate::commands::of_variable;
+use crate::profile;
 use crate::script::Script;
-use crate::{Adopted, Line, configs_of, launches_of, lines_of, profile, quoted};
+use crate::words::quoted;
 
 /// Keys whose value is a command line, in the order in which they form one.
 const COMMANDS: [&str; 3] = ["entrypoint", "command", "args"];

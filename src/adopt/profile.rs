@@ -1,6 +1,6 @@
 //! The profile in place of a script: TOML.
 
-use crate::AdoptedProfile;
+use crate::adopted::AdoptedProfile;
 use crate::script::Script;
 
 /// The name of the profile for an input.

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use text::text;
 
-use crate::commands::{Class, MEMBERSHIP, asks_for_a_peer, of_command, shown_by_plan};
-use crate::launch::{Note, NoteKind};
+use crate::classes::{Class, Note, NoteKind};
+use crate::commands::{MEMBERSHIP, asks_for_a_peer, of_command, shown_by_plan};
 use crate::script::{Item, Script, Slurm};
 use crate::shell::is_name;
 

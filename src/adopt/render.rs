@@ -9,7 +9,8 @@ use text::lang::{Lang, Text};
 use text::style::{Style, paint};
 use text::text;
 
-use crate::{Adopted, Class, Line};
+use crate::adopted::{Adopted, Line};
+use crate::classes::Class;
 
 fn word(class: Class) -> (Text, Style) {
     match class {
@@ -22,7 +23,7 @@ fn word(class: Class) -> (Text, Style) {
 }
 
 /// The replacement first, then every line with its class and why.
-pub fn plain(adopted: &Adopted, lang: Lang) -> String {
+pub(crate) fn plain(adopted: &Adopted, lang: Lang) -> String {
     let mut out = String::new();
     let name = &adopted.name;
     let whole = adopted.profile.as_ref().filter(|profile| profile.is_all);
@@ -96,7 +97,7 @@ fn merged(lines: &[Line], lang: Lang) -> Vec<Line> {
 }
 
 /// `{"schema":1,"file":…,"launches":[…],"profile":…,"script":…,"lines":[…]}`
-pub fn json(adopted: &Adopted, lang: Lang) -> Value {
+pub(crate) fn json(adopted: &Adopted, lang: Lang) -> Value {
     let launches: Vec<Value> = adopted
         .launches
         .iter()

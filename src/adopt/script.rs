@@ -10,10 +10,13 @@ use text::lang::Text;
 use text::shell::{Part, PartKind, parts};
 use text::text;
 
-use crate::commands::{Class, composed, of_command, of_variable};
-use crate::launch::{self, Around, Launch, base, is_redirection};
+use crate::classes::Class;
+use crate::commands::{composed, of_command, of_variable};
+use crate::launch::{self, Launch, is_redirection};
 use crate::shell::{self, ShellCommand, is_name};
+use crate::sizes::Around;
 use crate::values::{Value, Values};
+use crate::words::base;
 
 /// Nested scripts that are followed.
 const DEEPEST: usize = 3;

@@ -200,7 +200,7 @@ impl Reader {
 /// Stands for a `$` that the shell expands; from the private use area, so that no script has it.
 pub const EXPANDED: char = '\u{E000}';
 /// Stands for a space inside an expansion, which ends no word.
-pub const SPACE: char = '\u{E001}';
+const SPACE: char = '\u{E001}';
 
 /// One word after quotes are undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -216,7 +216,7 @@ impl Word {
     }
 
     /// A word of a script, with marked expansions.
-    pub fn marked(text: String, line: usize) -> Word {
+    fn marked(text: String, line: usize) -> Word {
         Word { text, line }
     }
 

@@ -2,11 +2,36 @@
 //!
 //! What the platform says is left out; what only a running shell knows stays as the script writes it.
 
+use std::collections::BTreeMap;
+
 use settings::launchers::{FlagField, LauncherKind};
 use text::text;
 
-use crate::launch::{Around, Note, NoteKind, Said, origin};
-use crate::values::{Expanded, Values};
+use crate::classes::{Note, NoteKind};
+use crate::values::{Expanded, Values, origin};
+
+/// What is known of the surroundings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Around<'a> {
+    pub(crate) values: &'a Values,
+    /// Nodes that `#SBATCH` asks for; 0 outside of Slurm.
+    pub(crate) slurm_nodes: u32,
+    /// Name of the file for a profile.
+    pub(crate) profile: &'a str,
+    /// The script is in double quotes, so what is inserted may have none.
+    pub(crate) quoted: bool,
+}
+
+/// What the launcher's own words say.
+#[derive(Default)]
+pub(crate) struct Said {
+    pub(crate) fields: BTreeMap<FlagField, Expanded>,
+    /// Options without a field, as they are written with dashes, and their values.
+    pub(crate) others: Vec<(String, Option<Expanded>)>,
+    pub(crate) module: bool,
+    /// Words that hold options which only a running shell knows.
+    pub(crate) unread: Vec<Expanded>,
+}
 
 /// Nodes and processes of a launch.
 #[derive(Debug, Default, Clone)]

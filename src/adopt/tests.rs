@@ -1,6 +1,7 @@
 //! Whole scripts: the classes of their lines, and lines that are cut anywhere.
 
 use super::*;
+use classes::Class;
 
 const SCRIPT: &str = "\
 #!/bin/bash

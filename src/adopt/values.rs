@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use text::shell::{self, Part, PartKind, TokenKind, parts};
 
 use crate::shell::is_name;
+use crate::words::quoted;
 
 /// Expansions that are followed in one word.
 const DEEPEST: usize = 8;
@@ -42,7 +43,7 @@ impl Expanded {
     /// The word as a person writes it: without quotes that it does not need.
     pub(crate) fn tidy(&self) -> String {
         match &self.value {
-            Some(value) if !self.source.contains(['$', '`']) => crate::quoted(value),
+            Some(value) if !self.source.contains(['$', '`']) => quoted(value),
             _ => self.source.clone(),
         }
     }
@@ -278,6 +279,26 @@ impl Sum<'_> {
         }
         word.parse().ok()
     }
+}
+
+/// The text of a variable that comes from outside of the script or from a command, followed through the script's own
+/// assignments.
+pub(crate) fn origin(source: &str, values: &Values) -> String {
+    let mut source = source.to_owned();
+    for _ in 0..8 {
+        let bare = unwrapped(&source).to_owned();
+        let inside = bare.strip_prefix('$').map(|name| {
+            name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name)
+        });
+        let name = inside.map(|inside| inside.split([':', '-', '[']).next().unwrap_or(inside));
+        match name.and_then(|name| Some((name, values.get(name)?))) {
+            // `X=${X:-1}` is about the X from outside.
+            Some((name, Value::Scalar(text))) if text.contains(name) => return text.clone(),
+            Some((_, Value::Scalar(text))) => source.clone_from(text),
+            _ => return bare,
+        }
+    }
+    source
 }
 
 #[cfg(test)]

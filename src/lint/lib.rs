@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code)]
 
+mod adopted;
 mod command;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
@@ -18,6 +19,8 @@ mod scripts;
 mod workload;
 mod workload_kinds;
 
+pub use adopt::Adopted;
+pub use adopted::{adopted, adopted_line};
 pub use rules::RULES;
 pub use scene::{Finding, LintSeverity};
 

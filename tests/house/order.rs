@@ -32,7 +32,7 @@ const CRATES: &[(&str, &str)] = &[
     ),
     (
         "ranklaunch",
-        "text linux verdict diagnose settings node plan adopt lint muster logs supervise preflight monitor report",
+        "text linux verdict diagnose settings node plan lint muster logs supervise preflight monitor report",
     ),
 ];
 /// Maximum number of arrows in the graph. More of them would make a worse house.

@@ -1,5 +1,5 @@
-//! `ranklaunch adopt`: reads the files, lets [`adopt`] say what replaces them and `lint` what is wrong in them, and
-//! prints both. Runs nothing of what it reads.
+//! `ranklaunch adopt`: reads the files, and prints what replaces them, with what is wrong in them. Runs nothing of what
+//! it reads.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::output::{print, say, show};
 use super::without_job::read_manifest;
-use adopt::Adopted;
+use lint::Adopted;
 use linux::host::Host;
 use report::closing;
 use settings::cli::{self, Options, ReportFormat};
@@ -27,7 +27,7 @@ pub(crate) fn adopt(asked: &cli::Adopt, lang: Lang) -> Result<i32, Refusal> {
         let name = path.to_string_lossy().into_owned();
         match read(path) {
             Ok(text) if Adopted::is_config(&text) => configs.push((name, text)),
-            Ok(text) => match of_file(&name, &text) {
+            Ok(text) => match lint::adopted(&name, &text, settings::EMBEDDED) {
                 Some(one) => adopted.push(one),
                 None => refused.push(no_launch(&name, &text)),
             },
@@ -37,7 +37,7 @@ pub(crate) fn adopt(asked: &cli::Adopt, lang: Lang) -> Result<i32, Refusal> {
     if !asked.command.is_empty() {
         let words: Vec<String> =
             asked.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        match Adopted::of_command(&words) {
+        match lint::adopted_line(&words, settings::EMBEDDED) {
             Some(one) => adopted.push(one),
             None => refused.push(no_launch("--", &words.join(" "))),
         }
@@ -47,14 +47,14 @@ pub(crate) fn adopt(asked: &cli::Adopt, lang: Lang) -> Result<i32, Refusal> {
     }
     match asked.format {
         ReportFormat::Text => {
-            let texts: Vec<String> = adopted.iter().map(|one| adopt::plain(one, lang)).collect();
+            let texts: Vec<String> = adopted.iter().map(|one| one.plain(lang)).collect();
             show(&texts.join("\n"));
         }
         ReportFormat::Json => match adopted.as_slice() {
             [] => {}
-            [one] => print(format!("{:#}\n", adopt::json(one, lang))),
+            [one] => print(format!("{:#}\n", one.json(lang))),
             all => {
-                let all: Vec<Value> = all.iter().map(|one| adopt::json(one, lang)).collect();
+                let all: Vec<Value> = all.iter().map(|one| one.json(lang)).collect();
                 print(format!("{:#}\n", Value::Array(all)));
             }
         },
@@ -72,29 +72,6 @@ fn read(path: &std::ffi::OsStr) -> Result<String, Text> {
         return Err(text!("too large for a script", "作为脚本过大"));
     }
     String::from_utf8(bytes).map_err(|_| text!("not UTF-8", "不是 UTF-8"))
-}
-
-fn of_file(name: &str, text: &str) -> Option<Adopted> {
-    let mut adopted = match is_yaml(name, text) {
-        true => Adopted::of_manifest(name, text)?,
-        false => Adopted::of_script(name, text)?,
-    };
-    let manifest = lint::Manifest { name: name.to_owned(), bytes: text.as_bytes().to_vec() };
-    for found in lint::lint(&[manifest], None, settings::EMBEDDED).findings {
-        if found.importance == lint::LintSeverity::Info {
-            continue;
-        }
-        let (Text { en, zh }, hint) = (&found.text, &found.hint);
-        let (hint, hint_zh, id) = (&hint.en, &hint.zh, found.id);
-        adopted.add_wrong(found.line, text!("{en}; {hint} ({id})", "{zh}；{hint_zh}（{id}）"));
-    }
-    Some(adopted)
-}
-
-fn is_yaml(name: &str, text: &str) -> bool {
-    let extension = Path::new(name).extension().and_then(|end| end.to_str()).unwrap_or_default();
-    let has_key = |key: &str| text.lines().any(|line| line.starts_with(key));
-    matches!(extension, "yaml" | "yml") || has_key("apiVersion:") || has_key("services:")
 }
 
 /// Compares the files of accelerate that the launches name with the job. A file that is not on the command line is
