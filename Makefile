@@ -26,6 +26,9 @@ unexport RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS CARGO_BUILD_TAR
 # Manifests of other projects, which tests/documents/lint/real.txt judges; without the folder that is skipped.
 export RANKLAUNCH_MANIFESTS ?= $(wildcard $(CURDIR)/../shared/reviews/planning/manifests)
 
+# Start-up scripts of other projects, for tests/plan/adopt; without the folder that is skipped.
+export RANKLAUNCH_LAUNCH_SCRIPTS ?= $(wildcard $(CURDIR)/../shared/reviews/planning/launch-scripts)
+
 # CustomResourceDefinitions of operators, for tests/platforms/kubernetes; what needs one that is missing is left out.
 export RANKLAUNCH_CRDS ?= $(wildcard $(CURDIR)/../shared/crds)
 

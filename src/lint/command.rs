@@ -10,10 +10,11 @@ use std::rc::Rc;
 use super::launches::{
     self, LaunchCommand, Launcher, LostWord, Profiles, StartedPrograms, Unread, base,
 };
-use super::shell::{self, EXPANDED, ShellCommand, Word, is_name};
-use linux::own_executable::has_usual_name;
+use adopt::shell::{self, EXPANDED, ShellCommand, Word, is_name};
 use settings::cli;
-use settings::launchers::{FlagField, Launcher as Row, PythonProgram, PythonRun, command_at};
+use settings::launchers::{
+    FlagField, Launcher as Row, PythonProgram, PythonRun, command_at, is_ranklaunch,
+};
 use settings::{Nproc, Settings};
 use text::lang::Text;
 use text::text;
@@ -95,7 +96,7 @@ impl Reader {
                 .collect();
             let program = self.without_prefixes(&words, command.may_not_run);
             if let Some(first) = program.first()
-                && has_usual_name(first.text().as_bytes())
+                && is_ranklaunch(first.text())
                 && command.shell_stays
                 && !caught
                 && !words.iter().take(words.len() - program.len()).any(|word| word.text() == "exec")
@@ -137,9 +138,7 @@ impl Reader {
             }
             // Environment scripts of conda or CUDA only set paths.
             "source" | "." => {}
-            _ if has_usual_name(first.text().as_bytes()) => {
-                self.ranklaunch(first, rest, may_not_run, depth)
-            }
+            _ if is_ranklaunch(first.text()) => self.ranklaunch(first, rest, may_not_run, depth),
             name if name.ends_with(".sh") => self.file(first),
             "make" | "python-distributed" => self.opaque(first),
             _ if serves(words) => self.started.serves = true,

@@ -8,8 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::rc::Rc;
 
-use super::shell::Word;
-use linux::host::Host;
+use adopt::shell::Word;
 use settings::arguments::OptionPosition;
 use settings::cli;
 use settings::launchers::{FlagField, LauncherKind};
@@ -177,8 +176,7 @@ pub(super) fn settings(
     variables: BTreeMap<OsString, OsString>,
     profiles: Profiles,
 ) -> Option<Settings> {
-    let host = Host::replayed("/nonexistent", variables);
-    Settings::read_with(options, &host, profiles).ok()
+    Settings::without_files(options, variables, profiles).ok()
 }
 
 /// The file name of a path.

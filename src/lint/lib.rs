@@ -1,4 +1,4 @@
-//! Finds mistakes in Kubernetes manifests that would show only when the job runs.
+//! Finds mistakes in Kubernetes manifests, start-up scripts and Compose files that would show only when the job runs.
 //!
 //! Owns the rules ([`RULES`]) and the parsing of manifests. Takes the text of files and the
 //! embedded profiles; gives [`Finding`]s with their lines, or why a file
@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code)]
 
+mod adopted;
 mod command;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
@@ -14,10 +15,12 @@ mod launches;
 mod pods;
 mod rules;
 mod scene;
-mod shell;
+mod scripts;
 mod workload;
 mod workload_kinds;
 
+pub use adopt::Adopted;
+pub use adopted::{adopted, adopted_line};
 pub use rules::RULES;
 pub use scene::{Finding, LintSeverity};
 
@@ -36,6 +39,7 @@ use verdict::{Id, Refusal};
 use launches::Profiles;
 use pods::{is_kind, shown_bytes, whole_units};
 use scene::{Findings, LaunchSite, Scene};
+use scripts::Rewritten;
 use text::yaml::{self, Node, NodeKind};
 use workload::{Role, Workload};
 
@@ -84,8 +88,11 @@ pub fn lint(manifests: &[Manifest], node_memory: Option<u64>, profiles: Profiles
     let mut report = Report { files: manifests.len(), ..Report::default() };
     let mut findings = Findings::new(manifests.iter().map(|m| m.name.clone()).collect());
     let mut roots: Vec<(usize, Rc<Node>)> = Vec::new();
+    let rewritten: Vec<Option<Rewritten>> = manifests.iter().map(as_manifest).collect();
     for (file, manifest) in manifests.iter().enumerate() {
-        let (documents, mut refused) = read(file, manifest, &mut findings);
+        let text = rewritten.get(file).and_then(Option::as_ref).map(|it| it.text.as_bytes());
+        let (documents, mut refused) =
+            read(file, &manifest.name, text.unwrap_or(&manifest.bytes), &mut findings);
         roots.extend(documents.into_iter().map(|root| (file, root)));
         report.refused.append(&mut refused);
     }
@@ -140,26 +147,38 @@ pub fn lint(manifests: &[Manifest], node_memory: Option<u64>, profiles: Profiles
             (rule.check)(&scene, &mut findings);
         }
     }
+    findings.translate(|file, found| {
+        let Some(rewritten) = rewritten.get(file).and_then(Option::as_ref) else { return true };
+        found.line = rewritten.line_of(found.line);
+        scripts::RULES_OF_SCRIPTS.contains(&found.id)
+    });
     report.findings = findings.sorted();
     report
+}
+
+/// A script or a Compose file as a manifest; None: the file is one.
+fn as_manifest(file: &Manifest) -> Option<Rewritten> {
+    let bytes = file.bytes.get(..file.bytes.len().min(LARGEST))?;
+    let text = std::str::from_utf8(bytes).ok()?;
+    Rewritten::of(&file.name, text.strip_prefix('\u{FEFF}').unwrap_or(text))
 }
 
 /// The documents of a file; adds a refusal for each that cannot be read.
 fn read(
     file: usize,
-    manifest: &Manifest,
+    name: &str,
+    bytes: &[u8],
     findings: &mut Findings,
 ) -> (Vec<Rc<Node>>, Vec<Refusal>) {
-    let name = &manifest.name;
     let refused = |line: usize, problem: &Text| (Vec::new(), vec![refusal(name, line, problem)]);
-    if manifest.bytes.len() > LARGEST {
+    if bytes.len() > LARGEST {
         let most = shown_bytes(LARGEST as u64);
         return refused(1, &text!("larger than {most}", "大于 {most}"));
     }
-    let text = match std::str::from_utf8(&manifest.bytes) {
+    let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
-            let before = manifest.bytes.iter().take(error.valid_up_to());
+            let before = bytes.iter().take(error.valid_up_to());
             let line = 1 + before.filter(|byte| **byte == b'\n').count();
             return refused(line, &text!("not UTF-8", "不是 UTF-8"));
         }

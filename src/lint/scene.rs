@@ -149,6 +149,11 @@ impl Findings {
         self.found.push((self.file, Finding { id, importance, file, line, text, hint }));
     }
 
+    /// Changes the findings of each file, and leaves out those for which `keep` is false.
+    pub(super) fn translate(&mut self, mut keep: impl FnMut(usize, &mut Finding) -> bool) {
+        self.found.retain_mut(|(file, found)| keep(*file, found));
+    }
+
     /// Sorted by file and line, without duplicates.
     pub(super) fn sorted(mut self) -> Vec<Finding> {
         self.found.sort_by_key(|(file, found)| (*file, found.line, found.importance));

@@ -11,8 +11,8 @@ use super::pods::{
     Container, ContainerVariable, Group, Layers, Objects, Reference, ShellReference, name_of,
     namespace_of,
 };
-use super::shell::{Word, is_name, shell_names};
 use super::workload_kinds::{KINDS, Together, WITHOUT_PODS, WorkloadKind, is_runtime, refers_to};
+use adopt::shell::{Word, is_name, shell_names};
 use settings::launchers::FlagField;
 use text::yaml::Node;
 

@@ -26,6 +26,7 @@ mod attempt;
 pub mod collect;
 /// The subcommands that start no job, and their common output.
 mod commands {
+    pub(super) mod adopt;
     pub(super) mod check;
     pub(super) mod explain;
     pub(super) mod logs;
@@ -130,6 +131,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Clean(clean) => isolate(|| printing(lang(), |_| commands::plan::clean(&clean))),
         Command::Wait(wait) => commands::without_job::wait(&wait),
         Command::Lint(lint) => printing(lang(), |lang| commands::without_job::lint(&lint, lang)),
+        Command::Adopt(asked) => printing(lang(), |lang| commands::adopt::adopt(&asked, lang)),
         Command::Explain(asked) => {
             printing(lang(), |lang| commands::explain::explain(&asked, lang))
         }
@@ -170,6 +172,7 @@ fn writing(command: &Command) -> Options {
         | Command::Check(cli::Check { options, .. })
         | Command::Clean(cli::Clean { options, .. }) => (&options.color, &options.lang),
         Command::Lint(cli::Lint { color, lang, .. })
+        | Command::Adopt(cli::Adopt { color, lang, .. })
         | Command::Explain(cli::Explain { color, lang, .. }) => (color, lang),
         Command::Stacks(cli::Stacks { lang, .. })
         | Command::Ps(cli::Ps { lang, .. })

@@ -193,6 +193,11 @@ pub(crate) fn of_name(word: impl AsRef<[u8]>) -> Option<&'static Launcher> {
     LAUNCHERS.iter().find(|row| row.names.iter().any(|known| known.as_bytes() == name))
 }
 
+/// Whether a word is the name of this program, or a path to it.
+pub fn is_ranklaunch(word: impl AsRef<[u8]>) -> bool {
+    linux::own_executable::has_usual_name(word.as_ref())
+}
+
 /// The launcher that `python -m NAME` runs.
 pub(crate) fn of_module(name: impl AsRef<[u8]>) -> Option<&'static Launcher> {
     let name = name.as_ref();

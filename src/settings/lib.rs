@@ -44,6 +44,7 @@ mod value;
 mod variables;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -76,6 +77,15 @@ impl Settings {
     /// Flags, variables and profile as one checked type.
     pub fn read(options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
         Settings::read_with(options, host, EMBEDDED)
+    }
+
+    /// Settings from a command line and these variables alone, without the files of a node.
+    pub fn without_files(
+        options: &cli::Options,
+        variables: BTreeMap<OsString, OsString>,
+        embedded: &[(&str, &str)],
+    ) -> Result<Settings, Refusal> {
+        Settings::read_with(options, &Host::replayed("/nonexistent", variables), embedded)
     }
 
     /// Like [`Settings::read`], with other embedded profiles.

@@ -400,6 +400,7 @@ ids! {
         ReportWrite = "report.write": [Refuses(Usage)],
         InstallWrite = "install.write": [Refuses(Usage)],
         LintUnreadable = "lint.unreadable": [Refuses(Usage)],
+        AdoptInput = "adopt.input": [Refuses(Usage)],
         ExplainUnknown = "explain.unknown": [Refuses(Usage)],
         ExplainLog = "explain.log": [Refuses(Usage)],
         ReportRun = "report.run": [Refuses(Usage)],

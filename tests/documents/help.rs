@@ -17,6 +17,7 @@ const COMMANDS: &[&str] = &[
     "wait",
     "init",
     "lint",
+    "adopt",
     "explain",
     "report",
     "compare",

@@ -16,6 +16,7 @@ const FEWEST_SEEDS: usize = 3;
 /// so many mutations of their seeds.
 const ROUNDS: usize = 300;
 const OTHER_ROUNDS: &[(&str, usize)] = &[
+    ("adopt", 100),
     ("agreement", 1500),
     ("catalogue", 10),
     ("environment", 60),

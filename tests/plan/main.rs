@@ -1,6 +1,7 @@
 //! `plan`, `check` and `profile` on replayed nodes, with fake GPUs and in namespaces.
 
 mod accelerators;
+mod adopt;
 mod any_input;
 mod capture;
 mod check;

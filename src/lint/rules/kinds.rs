@@ -4,7 +4,7 @@ use super::sizes::{StatedSize, is_dynamic, stated_nodes};
 use crate::launches::Launcher;
 use crate::pods::{Group, name_of, namespace_of};
 use crate::scene::{Findings, LaunchSite, LintSeverity, Scene};
-use crate::shell::Word;
+use adopt::shell::Word;
 use settings::launchers::FlagField;
 use text::lang::Text;
 use text::text;

@@ -8,7 +8,7 @@ use super::sizes::{StatedSize, nodes, per_node, stated_nodes, world_of};
 use crate::launches::{Launcher, layout_of};
 use crate::pods::{Container, Group};
 use crate::scene::{Findings, LaunchSite, Scene};
-use crate::shell::Word;
+use adopt::shell::Word;
 use plan::layout::{LayoutProblem, Literal, is_legal, solve};
 use plan::sizes::{self, Axis};
 use plan::{Notes, placeholders};

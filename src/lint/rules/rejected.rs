@@ -4,9 +4,8 @@
 use crate::launches::LostWord;
 use crate::pods::{Container, Group, milli, name_of, namespace_of, split_unit};
 use crate::scene::{Findings, Scene};
-use crate::shell::is_template;
 use crate::workload::Workload;
-use linux::own_executable::has_usual_name;
+use adopt::shell::is_template;
 use std::collections::BTreeSet;
 use text::lang::Text;
 use text::text;
@@ -494,7 +493,7 @@ pub(super) fn command(scene: &Scene<'_>, findings: &mut Findings) {
             continue;
         }
         let base = |text: &str| text.rsplit('/').next().unwrap_or(text).to_owned();
-        if !has_usual_name(first.as_bytes())
+        if !settings::launchers::is_ranklaunch(first)
             && settings::launchers::Launcher::of_argv(&[base(first).as_str()]).is_none()
         {
             continue;

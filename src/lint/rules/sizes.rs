@@ -3,8 +3,8 @@
 use crate::launches::Launcher;
 use crate::pods::{Container, Group};
 use crate::scene::{Findings, LaunchSite, Scene};
-use crate::shell::Word;
 use crate::workload::{Workload, passes_index};
+use adopt::shell::Word;
 use settings::launchers::FlagField;
 use text::lang::Text;
 use text::text;

@@ -277,7 +277,7 @@ pub(crate) fn lint(asked: &cli::Lint, lang: Lang) -> Result<i32, Refusal> {
 }
 
 /// Reads one byte more than the limit, so that a file that is too large is recognised.
-fn read_manifest(path: &std::ffi::OsStr) -> io::Result<Vec<u8>> {
+pub(super) fn read_manifest(path: &std::ffi::OsStr) -> io::Result<Vec<u8>> {
     const MOST: u64 = lint::LARGEST as u64 + 1;
     let mut bytes = Vec::new();
     if path == "-" {

@@ -28,9 +28,12 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("wait.timeout", "最长等待时间：90s、30m、1h30m，或秒数 [默认：30m]"),
     ("init.grace", "命令的遗留进程从收到 TERM 到被 KILL 的时间：10s、1m [默认：5s]"),
     ("init.command", "命令及其参数，写在 -- 之后"),
-    ("lint.manifests", "要检查的清单文件；- 表示标准输入"),
+    ("lint.manifests", "要检查的清单、脚本与 Compose 文件；- 表示标准输入"),
     ("lint.format", "输出格式：供人阅读（text）、JSON（json），或 GitHub 工作流的注解（github）"),
     ("lint.node_memory", "单个节点可分配给 Pod 的内存，例如 256Gi；超过该值的 Pod 会被指出"),
+    ("adopt.files", "要读取的脚本与清单，以及它们用到的 accelerate config 文件；- 表示标准输入"),
+    ("adopt.format", "输出格式：供人阅读（text）或 JSON"),
+    ("adopt.command", "目前启动任务的命令，写在 -- 之后"),
     (
         "explain.ids",
         "同一任务的日志（文件、目录，- 表示标准输入），或 ID 与退出码，例如 gpu.count 或 86 [默认：列出全部 ID]",
@@ -231,8 +234,13 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
     ),
     (
         "lint",
-        "找出 Kubernetes 清单中运行时才会暴露的错误",
-        "读取 Pod、Job、PyTorchJob、HyperPodPyTorchJob、TrainJob、MPIJob、RayJob、Volcano Job、KubeBrain TrainingJob、JobSet、LeaderWorkerSet 和 Pod 模板，以及其命令中的启动器。发现问题时退出码为 1（无法读取的部分会列出，但不计入），清单不是 YAML 时为 64。",
+        "找出清单、启动脚本与 Compose 文件中运行时才会暴露的错误",
+        "读取 shell 脚本、sbatch 文件、Compose 文件，以及 Pod、Job、PyTorchJob、HyperPodPyTorchJob、TrainJob、MPIJob、RayJob、Volcano Job、KubeBrain TrainingJob、JobSet、LeaderWorkerSet 和 Pod 模板，以及其命令中的启动器。发现问题时退出码为 1（无法读取的部分会列出，但不计入），清单不是 YAML 时为 64。",
+    ),
+    (
+        "adopt",
+        "逐行说明用什么取代现有的启动脚本或启动器命令，以及原因",
+        "读取 shell 脚本、sbatch 文件、Kubernetes 清单、Compose 文件，以及 -- 之后的 torchrun、accelerate、deepspeed、mpirun、srun 或 python -m torch.distributed.launch 命令。输出取代它们的配置文件或 ranklaunch 命令，并说明输入的每一行是被替换、保留、不再需要、有误，还是未能理解。不运行也不修改任何内容。",
     ),
     (
         "explain",

@@ -53,13 +53,24 @@ pub enum Command {
     /// second interrupt, at least 1 s after the first, sends KILL.
     #[command(override_usage = "ranklaunch init [OPTIONS] -- COMMAND ARGS…")]
     Init(Init),
-    /// Find in Kubernetes manifests the mistakes that fail at run time
+    /// Find what fails at run time in manifests, scripts, Compose files
     ///
-    /// Reads Pod, Job, PyTorchJob, HyperPodPyTorchJob, TrainJob, MPIJob, RayJob, Volcano Job,
-    /// KubeBrain TrainingJob, JobSet, LeaderWorkerSet and pod templates, and the launchers in
-    /// their commands. Exits with 1 when something was found (parts that cannot be read are named
-    /// but do not count), 64 when a manifest is not YAML.
+    /// Reads shell scripts, sbatch files, Compose files, Pod, Job, PyTorchJob, HyperPodPyTorchJob,
+    /// TrainJob, MPIJob, RayJob, Volcano Job, KubeBrain TrainingJob, JobSet, LeaderWorkerSet and
+    /// pod templates, and the launchers in their commands. Exits with 1 when something was found
+    /// (parts that cannot be read are named but do not count), 64 when a manifest is not YAML.
     Lint(Lint),
+    /// Turn a start-up script or a launcher's line into ranklaunch's
+    ///
+    /// Reads shell scripts, sbatch files, Kubernetes manifests, Compose files, and after -- a line
+    /// of torchrun, accelerate, deepspeed, mpirun, srun or python -m torch.distributed.launch.
+    /// Prints the profile or the lines of ranklaunch in its place, and for every line of the input
+    /// whether it is replaced, stays, is no longer needed, is wrong, or was not understood. Runs
+    /// and changes nothing.
+    #[command(
+        override_usage = "ranklaunch adopt [OPTIONS] FILE…\n       ranklaunch adopt [OPTIONS] -- COMMAND ARGS…"
+    )]
+    Adopt(Adopt),
     /// Name the root cause in a job's logs, or explain an id or a code
     ///
     /// A file, a folder of logs or - for standard input is read as the logs of one job, whatever
@@ -272,7 +283,7 @@ pub struct Init {
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Lint {
-    /// Manifests to read; - is standard input
+    /// Manifests, scripts and Compose files to read; - is standard input
     #[arg(value_name = "MANIFEST", required = true)]
     pub manifests: Vec<OsString>,
     /// How to print findings: as text, as JSON, or as annotations of a GitHub workflow
@@ -287,6 +298,26 @@ pub struct Lint {
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
     #[arg(long, value_name = "LANG")]
     pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Adopt {
+    /// Scripts and manifests to read, with a file of accelerate config if they name one; - is
+    /// standard input
+    #[arg(value_name = "FILE")]
+    pub files: Vec<OsString>,
+    /// How to print the result: as text or as JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    /// Colours: auto (at a terminal, unless NO_COLOR is set), always or never [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub color: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+    /// The line that starts the job today, after --
+    #[arg(last = true, value_name = "COMMAND ARGS")]
+    pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

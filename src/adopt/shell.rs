@@ -1,35 +1,48 @@
 //! Parses the commands of a shell script, as far as possible without running it.
 //!
-//! Takes the text after `bash -c`; gives simple commands word by word, each word with its line.
+//! Takes the text after `bash -c`; gives simple commands word by word, each word with its line and place.
 //! Expansions stay marked in the word ([`Word::is_plain`]), and a command that may not run (in a branch, a loop, a
 //! function, after `||`) is marked.
+
+use std::ops::Range;
 
 use text::shell::{self, Part, PartKind, TokenKind};
 
 /// One simple command.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct ShellCommand {
-    pub(super) words: Vec<Word>,
+pub struct ShellCommand {
+    pub words: Vec<Word>,
+    /// Places of the words in the script, in bytes.
+    pub spans: Vec<Range<usize>>,
+    /// Places of the items of `NAME=(…)`, which is the first word.
+    pub items: Option<Vec<Range<usize>>>,
+    /// Body of its here-document.
+    pub document: Option<Range<usize>>,
+    /// The operator after it, perhaps empty.
+    pub operator: String,
+    /// Constructs (`if`, `{`, a function) that are open around it.
+    pub depth: usize,
     /// The command may run never or several times.
-    pub(super) may_not_run: bool,
+    pub may_not_run: bool,
     /// The shell continues beside the command or after it, so it cannot exec the command.
-    pub(super) shell_stays: bool,
+    pub shell_stays: bool,
     /// Line of a comment that ends the command although a backslash should continue it.
-    pub(super) cut_at: Option<usize>,
+    pub cut_at: Option<usize>,
 }
 
 /// An unclosed quote or expansion, at this line of the script (from 0).
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unclosed {
-    pub(super) line: usize,
+pub struct Unclosed {
+    pub line: usize,
 }
 
 /// The commands of a script, in order; lines count from 0.
-pub(super) fn commands(script: &str) -> Result<Vec<ShellCommand>, Unclosed> {
+pub fn commands(script: &str) -> Result<Vec<ShellCommand>, Unclosed> {
     // No mark is from the script.
     let script = script.replace([EXPANDED, SPACE, '\0'], "\u{FFFD}");
     let mut reader = Reader::default();
     let (mut at, mut line) = (0, 0);
+    let mut array = false;
     for token in shell::tokens(&script) {
         let before = script.get(at..token.at).unwrap_or_default();
         at = token.at + token.text.len();
@@ -38,15 +51,34 @@ pub(super) fn commands(script: &str) -> Result<Vec<ShellCommand>, Unclosed> {
             return Err(Unclosed { line });
         }
         match token.kind {
+            TokenKind::Word if array => {
+                reader.command.items.get_or_insert_default().push(token.at..at);
+            }
+            TokenKind::Control if array => {
+                if token.text.starts_with(')') {
+                    array = false;
+                    reader.close_array(at);
+                }
+            }
             // `2>&1` is one word.
             TokenKind::Word | TokenKind::Redirection => {
                 if !before.is_empty() {
                     reader.end_word();
                 }
-                let (word, _) = reader.word.get_or_insert((String::new(), line));
+                let (word, _, span) =
+                    reader.word.get_or_insert((String::new(), line, token.at..at));
                 word.push_str(&shell::unquoted(token.text, EXPANDED, &marked));
+                span.end = at;
+            }
+            TokenKind::Control if before.is_empty() && reader.begins_array(token.text) => {
+                reader.command.items = Some(Vec::new());
+                array = token.text == "(";
+                if !array {
+                    reader.close_array(at);
+                }
             }
             TokenKind::Control => reader.end_command(token.text),
+            TokenKind::Comment if array => {}
             TokenKind::Comment => {
                 reader.end_word();
                 let before = script.get(..token.at).unwrap_or_default();
@@ -55,7 +87,11 @@ pub(super) fn commands(script: &str) -> Result<Vec<ShellCommand>, Unclosed> {
                     reader.command.cut_at = Some(line);
                 }
             }
-            TokenKind::Document => {}
+            TokenKind::Document => {
+                if let Some(command) = reader.found.last_mut() {
+                    command.document = Some(token.at..at);
+                }
+            }
         }
         line += token.text.matches('\n').count();
     }
@@ -91,8 +127,8 @@ enum Open {
 
 #[derive(Default)]
 struct Reader {
-    /// The word that is not complete, and its line.
-    word: Option<(String, usize)>,
+    /// The word that is not complete, its line and its place.
+    word: Option<(String, usize, Range<usize>)>,
     command: ShellCommand,
     found: Vec<ShellCommand>,
     open: Vec<Open>,
@@ -101,7 +137,7 @@ struct Reader {
 
 impl Reader {
     fn end_word(&mut self) {
-        let Some((text, line)) = self.word.take() else { return };
+        let Some((text, line, span)) = self.word.take() else { return };
         if self.command.words.is_empty() {
             match (text.as_str(), self.open.last()) {
                 ("if" | "for" | "while" | "until" | "case" | "select", _) => {
@@ -124,6 +160,20 @@ impl Reader {
             }
         }
         self.command.words.push(Word::marked(text, line));
+        self.command.spans.push(span);
+    }
+
+    /// Whether a bracket after the word, which is not complete, begins the items of an array.
+    fn begins_array(&self, operator: &str) -> bool {
+        let name = self.word.as_ref().and_then(|(text, ..)| text.strip_suffix('='));
+        operator.starts_with('(')
+            && name.is_some_and(|name| is_name(name.strip_suffix('+').unwrap_or(name)))
+    }
+
+    fn close_array(&mut self, at: usize) {
+        if let Some((.., span)) = &mut self.word {
+            span.end = at;
+        }
     }
 
     /// Ends the command before a control operator.
@@ -136,6 +186,8 @@ impl Reader {
             command.may_not_run = !certain || self.after_or;
             // `&&` and `||` end in the last command.
             command.shell_stays = matches!(operator, "|" | "&");
+            operator.clone_into(&mut command.operator);
+            command.depth = self.open.len();
             self.found.push(command);
         }
         if is_function {
@@ -146,30 +198,30 @@ impl Reader {
 }
 
 /// Stands for a `$` that the shell expands; from the private use area, so that no script has it.
-pub(super) const EXPANDED: char = '\u{E000}';
+pub const EXPANDED: char = '\u{E000}';
 /// Stands for a space inside an expansion, which ends no word.
-pub(super) const SPACE: char = '\u{E001}';
+const SPACE: char = '\u{E001}';
 
 /// One word after quotes are undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Word {
+pub struct Word {
     text: String,
-    pub(super) line: usize,
+    pub line: usize,
 }
 
 impl Word {
     /// Text without expansions.
-    pub(super) fn literal(text: &str, line: usize) -> Word {
+    pub fn literal(text: &str, line: usize) -> Word {
         Word { text: text.replace([EXPANDED, SPACE], "\u{FFFD}"), line }
     }
 
     /// A word of a script, with marked expansions.
-    pub(super) fn marked(text: String, line: usize) -> Word {
+    fn marked(text: String, line: usize) -> Word {
         Word { text, line }
     }
 
     /// An argument of a container, in which Kubernetes replaces only `$(NAME)`.
-    pub(super) fn of_container(text: &str, line: usize) -> Word {
+    pub fn of_container(text: &str, line: usize) -> Word {
         let mut word = String::new();
         let mut rest = text;
         while let Some(at) = rest.find('$') {
@@ -197,17 +249,17 @@ impl Word {
     }
 
     /// Whether it has no expansion.
-    pub(super) fn is_plain(&self) -> bool {
+    pub fn is_plain(&self) -> bool {
         !self.text.contains(EXPANDED)
     }
 
     /// The word similar to its source, for messages.
-    pub(super) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         self.text.replace(EXPANDED, "$").replace(SPACE, " ")
     }
 
     /// The word with the variables that `value` knows replaced; the others stay marked.
-    pub(super) fn filled(&self, value: impl Fn(&str) -> Option<String>) -> Word {
+    pub fn filled(&self, value: impl Fn(&str) -> Option<String>) -> Word {
         let mut text = String::new();
         let mut rest = self.text.as_str();
         while let Some(at) = rest.find(EXPANDED) {
@@ -238,16 +290,16 @@ impl Word {
     }
 
     /// The text with marked expansions, so that it equals no name.
-    pub(super) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         &self.text
     }
 
-    pub(super) fn at(self, line: usize) -> Word {
+    pub fn at(self, line: usize) -> Word {
         Word { line, ..self }
     }
 
     /// A word on the same line, with a part of the text.
-    pub(super) fn part(&self, text: &str) -> Word {
+    pub fn part(&self, text: &str) -> Word {
         Word { text: text.to_owned(), line: self.line }
     }
 }
@@ -259,13 +311,13 @@ fn name_before(text: &str) -> (&str, &str) {
 }
 
 /// Whether a template tool has something to fill in: `{{` or a `$NAME` that only it can read.
-pub(super) fn is_template(text: &str) -> bool {
+pub fn is_template(text: &str) -> bool {
     text.contains("{{") || !shell_names(text).is_empty()
 }
 
 /// The names in `$NAME` and `${NAME}` that a shell would expand; not `$(NAME)` and `$$`, nor `${NAME:-…}`,
 /// which has a default of its own.
-pub(super) fn shell_names(text: &str) -> Vec<&str> {
+pub fn shell_names(text: &str) -> Vec<&str> {
     let mut names = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -290,7 +342,7 @@ pub(super) fn shell_names(text: &str) -> Vec<&str> {
     names
 }
 
-pub(super) fn is_name(text: &str) -> bool {
+pub fn is_name(text: &str) -> bool {
     text.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }

@@ -1,0 +1,595 @@
+//! Reads a whole script: every command gets a class and a reason, every launch its line, and the script is written anew
+//! with only what stays.
+//!
+//! Order of the work: each command by itself, with the values of the variables before it; then the assignments that
+//! nothing uses any more; then the new text.
+
+use std::ops::Range;
+
+use text::lang::Text;
+use text::shell::{Part, PartKind, parts};
+use text::text;
+
+use crate::classes::Class;
+use crate::commands::{composed, of_command, of_variable};
+use crate::launch::{self, Launch, is_redirection};
+use crate::shell::{self, ShellCommand, is_name};
+use crate::sizes::Around;
+use crate::values::{Value, Values};
+use crate::words::base;
+
+/// Nested scripts that are followed.
+const DEEPEST: usize = 3;
+
+/// A command of the script, or a line that Slurm reads.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) span: Range<usize>,
+    pub(crate) class: Class,
+    pub(crate) why: Text,
+    /// The launches in it.
+    pub(crate) launches: Vec<usize>,
+    /// Names that it assigns, if it does nothing else.
+    pub(crate) assigns: Vec<String>,
+    pub(crate) exports: bool,
+    pub(crate) depth: usize,
+    pub(crate) operator: String,
+    /// A program of Python that is no rank.
+    pub(crate) runs_python: bool,
+    /// Sets up an environment: the option of ranklaunch for it.
+    pub(crate) environment: Option<String>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    pub(crate) items: Vec<Item>,
+    pub(crate) launches: Vec<Launch>,
+    /// Line of each launch, and whether it may not run or several times.
+    pub(crate) places: Vec<(usize, bool)>,
+    /// The script with ranklaunch in it.
+    pub(crate) text: String,
+    /// Values that stay set for the ranks.
+    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) folder: Option<String>,
+    /// Nothing but what a profile can say remains.
+    pub(crate) only_a_job: bool,
+    pub(crate) slurm: Slurm,
+    pub(crate) edits: Vec<(Range<usize>, String)>,
+    pub(crate) values: Values,
+    pub(crate) sourced: bool,
+}
+
+/// What `#SBATCH` lines ask for.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Slurm {
+    pub(crate) nodes: u32,
+    pub(crate) tasks_per_node: u32,
+}
+
+impl Script {
+    pub(crate) fn read(text: &str, profile: &str) -> Script {
+        let mut script = Script::default();
+        script.directives(text);
+        script.commands(text, 0, text, profile, false, 0);
+        script.pipelines();
+        script.wait_loops(text);
+        script.settle(text);
+        script.write(text);
+        script.items.sort_by_key(|item| item.span.start);
+        script
+    }
+
+    fn directives(&mut self, text: &str) {
+        let mut at = 0;
+        for line in text.split_inclusive('\n') {
+            let span = at..at + line.trim_end().len();
+            at += line.len();
+            let Some(rest) =
+                ["#SBATCH", "#PBS", "#BSUB", "#$ "].iter().find_map(|mark| line.strip_prefix(mark))
+            else {
+                continue;
+            };
+            let bare = rest.split(" #").next().unwrap_or(rest).trim();
+            let value = |names: &[&str]| {
+                let found = names.iter().find_map(|name| bare.strip_prefix(name))?;
+                found.trim_start_matches(['=', ' ']).parse::<u32>().ok()
+            };
+            if let Some(nodes) = value(&["--nodes", "-N"]) {
+                self.slurm.nodes = nodes;
+            }
+            if let Some(tasks) = value(&["--ntasks-per-node", "--tasks-per-node"]) {
+                self.slurm.tasks_per_node = tasks;
+            }
+            let why = text!("the batch system reads it", "由批处理系统读取");
+            self.items.push(Item::new(span, Class::Kept, why, 0));
+        }
+        if self.slurm.nodes == 0 && text.contains("\n#SBATCH") {
+            self.slurm.nodes = 1;
+        }
+    }
+
+    /// Reads the commands of `inner`, which begins at `offset` of the whole text.
+    fn commands(
+        &mut self,
+        inner: &str,
+        offset: usize,
+        whole: &str,
+        profile: &str,
+        quoted: bool,
+        deep: usize,
+    ) {
+        let commands = match shell::commands(inner) {
+            Ok(commands) => commands,
+            Err(unclosed) => {
+                let before: usize =
+                    inner.split_inclusive('\n').take(unclosed.line).map(str::len).sum();
+                let why = text!(
+                    "a quote or an expansion is never closed; the rest is not read",
+                    "引号或展开没有闭合，其后内容未读取"
+                );
+                self.items.push(Item::new(
+                    offset + before..offset + inner.len(),
+                    Class::NotUnderstood,
+                    why,
+                    0,
+                ));
+                return;
+            }
+        };
+        for command in &commands {
+            let (Some(first), Some(last)) = (command.spans.first(), command.spans.last()) else {
+                continue;
+            };
+            let mut span = first.start + offset..last.end + offset;
+            let structure = ["if", "while", "until", "elif"];
+            let skip = command
+                .words
+                .iter()
+                .take_while(|word| structure.contains(&word.text()) || word.text() == "!");
+            let spans = command.spans.get(skip.count()..).unwrap_or_default();
+            let around =
+                Around { values: &self.values, slurm_nodes: self.slurm.nodes, profile, quoted };
+            let launch = launch::read(inner, spans, around);
+            let mut item = match launch {
+                Some(mut launch) => {
+                    // What runs the text around it is elsewhere.
+                    launch.is_carried |= deep > 0;
+                    self.launched(inner, offset, whole, command, launch)
+                }
+                None => self.other(inner, offset, whole, profile, command, deep),
+            };
+            if item.launches.is_empty() && deep < DEEPEST {
+                self.substitutions(inner, offset, whole, profile, command, deep, &mut item);
+            }
+            if let Some(document) = &command.document {
+                let end = document.end + offset;
+                let rest = whole.get(end..).unwrap_or_default();
+                span.end = end + rest.find('\n').unwrap_or(rest.len());
+                if names_a_launcher(inner.get(document.clone()).unwrap_or_default()) {
+                    item.class = Class::NotUnderstood;
+                    item.why = text!(
+                        "the here-document is a script of its own: write it to a file and adopt that",
+                        "here-document 是另一个脚本：请写成文件后再 adopt"
+                    );
+                }
+            }
+            item.span = span;
+            if deep == 0 {
+                self.items.push(item);
+            } else if let Some(outer) = self.items.last_mut() {
+                outer.launches.append(&mut item.launches);
+            }
+        }
+    }
+
+    fn launched(
+        &mut self,
+        inner: &str,
+        offset: usize,
+        whole: &str,
+        command: &ShellCommand,
+        launch: Launch,
+    ) -> Item {
+        let replaces = launch.replaces.start + offset..launch.replaces.end + offset;
+        let line = 1 + whole.get(..replaces.start).unwrap_or_default().matches('\n').count();
+        self.edits.push((replaces, launch.line.clone()));
+        self.places.push((line, command.may_not_run));
+        self.without_redirections(inner, offset, command);
+        let (from, to) = (launch.launcher, launch.line.trim_end());
+        let why = match command.may_not_run {
+            true => text!(
+                "{from} becomes `{to} …`, in its branch, loop or function",
+                "{from} 改为 `{to} …`（仍在原分支、循环或函数中）"
+            ),
+            false => text!("{from} becomes `{to} …`", "{from} 改为 `{to} …`"),
+        };
+        let mut item = Item::new(0..0, Class::Replaced, why, command.depth);
+        item.launches.push(self.launches.len());
+        item.operator.clone_from(&command.operator);
+        self.launches.push(launch);
+        item
+    }
+
+    /// Output to files is no work of the launch line: each rank has its own.
+    fn without_redirections(&mut self, inner: &str, offset: usize, command: &ShellCommand) {
+        let mut spans = command.spans.iter().peekable();
+        while let Some(span) = spans.next() {
+            let source = inner.get(span.clone()).unwrap_or_default();
+            let keeps = source.starts_with('<') || !is_redirection(source);
+            if keeps {
+                continue;
+            }
+            let end = match source.ends_with('>') {
+                true => spans.next().map_or(span.end, |file| file.end),
+                false => span.end,
+            };
+            let before = inner.get(..span.start).unwrap_or_default();
+            let mut lead = before.trim_end_matches([' ', '\t']);
+            while let Some(line) = lead.strip_suffix("\\\n") {
+                lead = line.trim_end_matches([' ', '\t']);
+            }
+            let start = lead.len();
+            self.edits.push((start + offset..end + offset, String::new()));
+        }
+    }
+
+    fn other(
+        &mut self,
+        inner: &str,
+        offset: usize,
+        whole: &str,
+        profile: &str,
+        command: &ShellCommand,
+        deep: usize,
+    ) -> Item {
+        let words: Vec<String> = command.words.iter().map(|word| word.shown()).collect();
+        let source = |at: usize| {
+            command.spans.get(at).and_then(|span| inner.get(span.clone())).unwrap_or_default()
+        };
+        let first = words.first().map(|word| base(word)).unwrap_or_default().to_owned();
+        let declares =
+            ["export", "declare", "readonly", "local", "typeset"].contains(&first.as_str());
+        let assignments: Vec<usize> = (usize::from(declares)..words.len())
+            .filter(|at| !(declares && words.get(*at).is_some_and(|word| word.starts_with('-'))))
+            .collect();
+        let name_of = |at: &usize| {
+            let (name, _) = source(*at).split_once('=')?;
+            let name = name.strip_suffix('+').unwrap_or(name);
+            is_name(name).then(|| name.to_owned())
+        };
+        let names: Vec<String> = assignments.iter().filter_map(name_of).collect();
+        if !names.is_empty() && (declares || names.len() == assignments.len()) {
+            let exports = first == "export" || words.iter().any(|word| word == "-x");
+            return self.assigned(inner, offset, whole, profile, command, &names, exports, deep);
+        }
+        let (class, why) = of_command(&words);
+        let mut item = Item::new(0..0, class, why, command.depth);
+        item.operator.clone_from(&command.operator);
+        match first.as_str() {
+            // The name that is exported has its value elsewhere.
+            "export" => item.assigns = words.iter().skip(1).cloned().collect(),
+            "read" | "mapfile" | "readarray" | "for" | "select" | "getopts" => {
+                for word in words.iter().skip(1) {
+                    self.values.set(word, Value::Unknown);
+                }
+            }
+            "cd" if command.depth == 0 => {
+                self.folder = self.values.value(source(1)).filter(|_| words.len() == 2);
+            }
+            "source" | "." => self.sources(&words, source(1), &mut item),
+            "conda" | "mamba" | "micromamba"
+                if words.get(1).is_some_and(|verb| verb == "activate") =>
+            {
+                self.activates(source(2), &mut item);
+            }
+            "eval" if !words.iter().any(|word| word.contains("conda")) => {
+                self.values.forget();
+                self.sourced = true;
+                (item.class, item.why) = composed();
+            }
+            _ => {}
+        }
+        item.runs_python = ["python", "python3", "pip", "pip3"].contains(&first.as_str());
+        let program = command.words.first().is_some_and(|word| !word.is_plain());
+        if program || first == "eval" {
+            self.runs_a_variable(whole, &words, &mut item);
+        } else if let Some((at, script)) = shell_script(&words, &first, &source) {
+            self.nested(inner, offset, whole, profile, command, at, script, deep, &mut item);
+        } else if names_a_launcher(&words.join(" ")) && starts_programs(&first) {
+            (item.class, item.why) = composed();
+        }
+        item
+    }
+
+    /// `$CMD …`, `eval $CMD`
+    fn runs_a_variable(&self, whole: &str, words: &[String], item: &mut Item) {
+        let text = words.join(" ");
+        let names = |text: &str, name: &str| {
+            text.contains(&format!("${name}")) || text.contains(&format!("${{{name}"))
+        };
+        let mut made: Vec<&str> = Vec::new();
+        for before in self.items.iter().filter(|item| !item.assigns.is_empty()) {
+            let source = whole.get(before.span.clone()).unwrap_or_default();
+            if !before.launches.is_empty() || made.iter().any(|name| names(source, name)) {
+                made.extend(before.assigns.iter().map(String::as_str));
+            }
+        }
+        if made.iter().any(|name| names(&text, name)) {
+            item.class = Class::Kept;
+            item.why = text!("runs the launch line of a variable", "运行变量中的启动命令");
+        } else if item.class == Class::Kept {
+            (item.class, item.why) = composed();
+        }
+    }
+
+    /// Launches in `$(…)`, whose output the script reads.
+    #[expect(clippy::too_many_arguments, reason = "the place of one script inside another")]
+    fn substitutions(
+        &mut self,
+        inner: &str,
+        offset: usize,
+        whole: &str,
+        profile: &str,
+        command: &ShellCommand,
+        deep: usize,
+        item: &mut Item,
+    ) {
+        for span in &command.spans {
+            let source = inner.get(span.clone()).unwrap_or_default();
+            for place in commands_in(source) {
+                let text = source.get(place.clone()).unwrap_or_default();
+                if !names_a_launcher(text) {
+                    continue;
+                }
+                let known = self.launches.len();
+                self.items.push(Item::new(0..0, item.class, item.why.clone(), command.depth));
+                self.commands(
+                    text,
+                    offset + span.start + place.start,
+                    whole,
+                    profile,
+                    false,
+                    deep + 1,
+                );
+                let launches = self.items.pop().map(|it| it.launches).unwrap_or_default();
+                if self.launches.len() > known {
+                    item.launches.extend(launches);
+                    item.class = Class::Replaced;
+                    item.why = self.inside();
+                }
+            }
+        }
+    }
+
+    /// The reason of a line with the last launch inside it.
+    fn inside(&self) -> Text {
+        let inside = self.launches.last().map(|launch| (launch.launcher, launch.line.trim_end()));
+        let (from, to) = inside.unwrap_or_default();
+        text!("{from} in it becomes `{to} …`", "其中的 {from} 改为 `{to} …`")
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the place of one script inside another")]
+    fn nested(
+        &mut self,
+        inner: &str,
+        offset: usize,
+        whole: &str,
+        profile: &str,
+        command: &ShellCommand,
+        at: usize,
+        script: Range<usize>,
+        deep: usize,
+        item: &mut Item,
+    ) {
+        let Some(start) = command.spans.get(at).map(|span| span.start) else { return };
+        let text = inner.get(start + script.start..start + script.end).unwrap_or_default();
+        if deep >= DEEPEST || !names_a_launcher(text) {
+            return;
+        }
+        let is_double =
+            inner.get(start..start + script.start).is_some_and(|before| before.ends_with('"'));
+        let known = self.launches.len();
+        self.items.push(Item::new(0..0, item.class, item.why.clone(), command.depth));
+        self.commands(text, offset + start + script.start, whole, profile, is_double, deep + 1);
+        let placeholder = self.items.pop();
+        if self.launches.len() > known {
+            item.class = Class::Replaced;
+            item.why = self.inside();
+            item.launches = placeholder.map(|it| it.launches).unwrap_or_default();
+            self.without_redirections(inner, offset, command);
+        } else {
+            (item.class, item.why) = composed();
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the place of one assignment")]
+    fn assigned(
+        &mut self,
+        inner: &str,
+        offset: usize,
+        whole: &str,
+        profile: &str,
+        command: &ShellCommand,
+        names: &[String],
+        exports: bool,
+        deep: usize,
+    ) -> Item {
+        let why = text!("a variable of the script", "脚本的变量");
+        let mut item = Item::new(0..0, Class::Kept, why, command.depth);
+        item.assigns = names.to_vec();
+        item.exports = exports;
+        item.operator.clone_from(&command.operator);
+        for (at, span) in command.spans.iter().enumerate() {
+            let source = inner.get(span.clone()).unwrap_or_default();
+            let Some((name, text)) = source.split_once('=') else { continue };
+            let (name, appends) = match name.strip_suffix('+') {
+                Some(name) => (name, true),
+                None => (name, false),
+            };
+            if !is_name(name) {
+                continue;
+            }
+            let items = command.items.as_ref().filter(|_| text.starts_with('('));
+            let value = match items {
+                Some(items) => {
+                    let sources = items.iter().filter_map(|item| inner.get(item.clone()));
+                    Value::Array(sources.map(str::to_owned).collect())
+                }
+                None => Value::Scalar(text.to_owned()),
+            };
+            let literal = self.values.value(text);
+            if exports && let Some(text) = &literal {
+                self.environment.push((name.to_owned(), text.clone()));
+            }
+            if let Some((class, why)) = of_variable(name, literal.as_deref()) {
+                (item.class, item.why) = (class, why);
+            }
+            // A launch line in a variable, which another line runs.
+            let start = text.find(['"', '\'']).map(|quote| source.len() - text.len() + quote + 1);
+            if let Some(start) = start
+                && items.is_none()
+                && deep < DEEPEST
+                && begins_a_launch(crate::values::unwrapped(text))
+            {
+                let length = crate::values::unwrapped(text).len();
+                self.nested(
+                    inner,
+                    offset,
+                    whole,
+                    profile,
+                    command,
+                    at,
+                    start..start + length,
+                    deep,
+                    &mut item,
+                );
+            }
+            // The launch in it has become another text.
+            let changed = !item.launches.is_empty();
+            match (command.may_not_run || changed, appends) {
+                (true, _) => self.values.set(name, Value::Unknown),
+                (false, true) => self.values.append(name, value),
+                (false, false) => self.values.set(name, value),
+            }
+        }
+        item
+    }
+
+    fn sources(&mut self, words: &[String], source: &str, item: &mut Item) {
+        let path = words.get(1).cloned().unwrap_or_default();
+        if base(&path) == "activate" && path.ends_with("bin/activate") {
+            let folder = source.trim_end_matches("/activate");
+            let environment = words.get(2).map(|name| format!("--conda-env {name}"));
+            item.environment = environment.or_else(|| Some(format!("--python {folder}/python")));
+            item.why = text!("prepares the environment", "准备环境");
+        } else if path == "activate" {
+            self.activates(words.get(2).map(String::as_str).unwrap_or_default(), item);
+        } else if path.contains("conda") || path.contains(".bashrc") || path.contains("profile") {
+            item.why = text!("prepares the environment", "准备环境");
+            item.environment = path.contains("conda").then(String::new);
+        } else {
+            self.values.forget();
+            self.sourced = true;
+            item.class = Class::NotUnderstood;
+            item.why = text!(
+                "{path} is a script of its own, which may set variables of this one; adopt it as well",
+                "{path} 是另一个脚本，可能设置本脚本的变量；请一并 adopt"
+            );
+        }
+    }
+
+    fn activates(&mut self, name: &str, item: &mut Item) {
+        item.environment = Some(format!("--conda-env {name}"));
+        item.why = text!("prepares the environment", "准备环境");
+    }
+}
+
+impl Item {
+    fn new(span: Range<usize>, class: Class, why: Text, depth: usize) -> Item {
+        Item {
+            span,
+            class,
+            why,
+            launches: Vec::new(),
+            assigns: Vec::new(),
+            exports: false,
+            depth,
+            operator: String::new(),
+            runs_python: false,
+            environment: None,
+        }
+    }
+}
+
+/// Places of the scripts in `$(…)`.
+fn commands_in(source: &str) -> Vec<Range<usize>> {
+    let place = |at: usize, part: &Part<'_>| at + part.at..at + part.at + part.text.len();
+    let mut found = Vec::new();
+    for part in parts(source, false) {
+        match part.kind {
+            PartKind::Command => found.push(place(0, &part)),
+            PartKind::Double => {
+                let inner = parts(part.text, true);
+                let inner = inner.iter().filter(|inner| inner.kind == PartKind::Command);
+                found.extend(inner.map(|inner| place(part.at, inner)));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[rustfmt::skip]
+const LAUNCHERS: &[&str] = &[
+    "torchrun", "accelerate launch", "deepspeed", "torch.distributed.launch", "torch.distributed.run", "mpirun",
+    "mpiexec", "srun", "accelerate-launch",
+];
+
+pub(crate) fn names_a_launcher(text: &str) -> bool {
+    text.split(|c: char| c.is_whitespace() || "\"'();&|/".contains(c))
+        .any(|word| LAUNCHERS.iter().any(|name| *name == word))
+        || text.contains("accelerate launch")
+}
+
+/// Whether a variable's text is a launch line, perhaps only its beginning.
+fn begins_a_launch(text: &str) -> bool {
+    let words: Vec<&str> = text.split_whitespace().filter(|word| *word != "\\").collect();
+    let at = settings::launchers::command_at(&words);
+    let first = words.get(at).map(|word| base(word)).unwrap_or_default();
+    names_a_launcher(first)
+        || (first == "accelerate" && words.get(at + 1) == Some(&"launch"))
+        || (settings::launchers::PythonRun::is_by(first) && names_a_launcher(text))
+}
+
+/// The script of `bash -c SCRIPT`, also behind srun: the word, and the place of the script in it.
+fn shell_script<'a>(
+    words: &[String],
+    first: &str,
+    source: &dyn Fn(usize) -> &'a str,
+) -> Option<(usize, Range<usize>)> {
+    if ["echo", "printf", "grep", "sed", "awk"].contains(&first) {
+        return None;
+    }
+    let shell =
+        words.iter().position(|word| ["bash", "sh", "zsh", "dash"].contains(&base(word)))?;
+    let option = words
+        .iter()
+        .skip(shell + 1)
+        .position(|word| word.starts_with('-') && !word.starts_with("--") && word.contains('c'))?;
+    let at = shell + option + 2;
+    match parts(source(at), false).as_slice() {
+        [one] if matches!(one.kind, PartKind::Single | PartKind::Double) => {
+            Some((at, one.at..one.at + one.text.len()))
+        }
+        _ => None,
+    }
+}
+
+fn starts_programs(first: &str) -> bool {
+    ![
+        "echo", "printf", "which", "pip", "pip3", "pkill", "killall", "ps", "grep", "pgrep",
+        "type", "command", "[", "[[", "if", "case", "conda", "module", "export", "python",
+        "python3", "cat", "sed", "while", "until",
+    ]
+    .contains(&first)
+}
