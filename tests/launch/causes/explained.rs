@@ -213,7 +213,8 @@ fn run_without_verdict_says_why() {
         explained_text(&node, "en").contains("verdict   none yet, since the run still goes on")
     );
     running.send(Role::Agent, Signal::SIGKILL);
-    running.wait().expect_code(137).expect_nothing_left();
+    // Its folder is there as long as this.
+    let _ended = running.wait().expect_code(137).expect_nothing_left();
     let text = explained_text(&node, "en");
     assert!(text.contains("ranklaunch itself was killed and could write no verdict"), "{text}");
     assert!(explained_text(&node, "zh").contains("ranklaunch 自身被杀死"));
