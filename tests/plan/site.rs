@@ -32,7 +32,12 @@ fn planned(site: Option<&str>, variable: Option<&str>, more: &[&str]) -> Value {
         None => launcher,
     };
     let ended = launcher.run();
-    serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out))
+    let mut plan: Value =
+        serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out));
+    // A disk that fills up is told with the folder of the launcher.
+    let warnings = plan["warnings"].as_array_mut().expect("warnings");
+    warnings.retain(|one| !one["id"].as_str().is_some_and(|id| id.starts_with("disk.")));
+    plan
 }
 
 #[test]

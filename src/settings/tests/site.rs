@@ -73,6 +73,7 @@ const VALUES: &[&str] = &[
     "true",
     "false",
     "30s",
+    "300",
     "5m",
     "2h",
     "1GiB",
@@ -312,8 +313,9 @@ fn platform_tables_lie_beneath_those_of_profiles() {
 
 #[test]
 fn locked_entries_refuse_every_way_to_change_them() {
-    let site = "locked = ['env.A', 'severity.nofile', 'exit.83', 'watch.w', 'diagnose.d', 'launch.retry_on', 'stale']\n\
-                [env]\nA = 'x'\n[severity]\nnofile = 'fail'\n[exit]\n83 = 130\n[launch]\nretry_on = ['a', 'b']\n\
+    let site = "locked = ['env.A', 'severity.nofile', 'exit.83', 'watch.w', 'diagnose.d', 'launch.retry_on', 'stale', \
+                'wait_timeout']\n\
+                [env]\nA = 'x'\n[severity]\nnofile = 'fail'\n[exit]\n83 = 130\n[launch]\nretry_on = ['a', 'b']\nwait_timeout = '30m'\n\
                 [[watch]]\nid = 'w'\nline = 'x'\nevery = '5m'\n\
                 [[diagnose]]\nid = 'd'\nfragments = ['f']\ncause = 'c'\nremedy = 'r'\n";
     let node = |profile: &str| Layers::new(Some(site), Some(profile));
@@ -344,6 +346,9 @@ fn locked_entries_refuse_every_way_to_change_them() {
         (typed(&["--retry-on", "c"]), Some("--retry-on sets retry_on to `c`, but")),
         (node("[launch]\nretry_on = ['b']"), None),
         (typed(&["--stale", "off"]), Some("leaves it at its default")),
+        // Another spelling of the same time.
+        (typed(&["--wait-timeout", "1800"]), None),
+        (node("").set("RANKLAUNCH_WAIT_TIMEOUT", "31m"), Some("wait_timeout to `31m`")),
     ] {
         let words = &layers.words;
         match (layers.read(), parts) {
