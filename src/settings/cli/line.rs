@@ -51,7 +51,7 @@ pub enum Command {
     /// second interrupt, at least 1 s after the first, sends KILL.
     #[command(override_usage = "ranklaunch init [OPTIONS] -- COMMAND ARGS…")]
     Init(Init),
-    /// Find in manifests, start-up scripts and Compose files the mistakes that fail at run time
+    /// Find in manifests and scripts the mistakes that fail at run time
     ///
     /// Reads shell scripts, sbatch files, Compose files, Pod, Job, PyTorchJob, HyperPodPyTorchJob,
     /// TrainJob, MPIJob, RayJob, Volcano Job, KubeBrain TrainingJob, JobSet, LeaderWorkerSet and
