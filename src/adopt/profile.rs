@@ -1,5 +1,7 @@
 //! The profile in place of a script: TOML.
 
+use std::fmt::Write;
+
 use crate::adopted::AdoptedProfile;
 use crate::script::Script;
 
@@ -49,11 +51,11 @@ pub(crate) fn of(script: &Script, file: &str) -> Option<AdoptedProfile> {
     let args = match program.split_first() {
         Some((dash, rest)) if dash == "-m" => {
             let (module, args) = rest.split_first()?;
-            text.push_str(&format!("module = {}\n", string(module)));
+            let _ = writeln!(text, "module = {}", string(module));
             args
         }
         Some((script, args)) => {
-            text.push_str(&format!("script = {}\n", string(script)));
+            let _ = writeln!(text, "script = {}", string(script));
             args
         }
         None => &[],
@@ -75,17 +77,17 @@ pub(crate) fn of(script: &Script, file: &str) -> Option<AdoptedProfile> {
     }
     if argv.is_some() {
         if let Some(folder) = &script.folder {
-            text.push_str(&format!("workdir = {}\n", string(folder)));
+            let _ = writeln!(text, "workdir = {}", string(folder));
         }
         for (section, key) in [("launch", "max_restarts"), ("logs", "log_dir")] {
             for line in job.iter().filter(|line| line.starts_with(key)) {
-                text.push_str(&format!("\n[{section}]\n{line}\n"));
+                let _ = writeln!(text, "\n[{section}]\n{line}");
             }
         }
         if !script.environment.is_empty() {
             text.push_str("\n[env]\n");
             for (name, value) in &script.environment {
-                text.push_str(&format!("{name} = {}\n", string(value)));
+                let _ = writeln!(text, "{name} = {}", string(value));
             }
         }
     }
@@ -129,7 +131,7 @@ fn string(text: &str) -> String {
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
             control if control.is_control() => {
-                out.push_str(&format!("\\u{:04X}", u32::from(control)))
+                let _ = write!(out, "\\u{:04X}", u32::from(control));
             }
             other => out.push(other),
         }

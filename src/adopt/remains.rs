@@ -292,7 +292,11 @@ impl Script {
 }
 
 fn stays(item: &Item) -> bool {
-    item.class != Class::Unnecessary && !(item.class == Class::Wrong && !item.assigns.is_empty())
+    match item.class {
+        Class::Unnecessary => false,
+        Class::Wrong => item.assigns.is_empty(),
+        Class::Replaced | Class::NotUnderstood | Class::Kept => true,
+    }
 }
 
 /// The edit that takes a command out: with its lines where it is alone on them.

@@ -449,6 +449,7 @@ impl Script {
             if let Some(start) = start
                 && items.is_none()
                 && deep < DEEPEST
+                && crate::values::unwrapped(text).len() + 2 == text.len()
                 && begins_a_launch(crate::values::unwrapped(text))
             {
                 let length = crate::values::unwrapped(text).len();
@@ -547,7 +548,7 @@ const LAUNCHERS: &[&str] = &[
 
 pub(crate) fn names_a_launcher(text: &str) -> bool {
     text.split(|c: char| c.is_whitespace() || "\"'();&|/".contains(c))
-        .any(|word| LAUNCHERS.iter().any(|name| *name == word))
+        .any(|word| LAUNCHERS.contains(&word))
         || text.contains("accelerate launch")
 }
 

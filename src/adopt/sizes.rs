@@ -261,7 +261,8 @@ fn keeps_port(port: &Expanded, sizes: &Sizes, values: &Values) -> bool {
     let of_platform = outside(port, values).is_some_and(|name| name.ends_with("MASTER_PORT"));
     let zero = port.value.as_deref() == Some("0");
     let said_by_platform = sizes.several && sizes.nodes.is_none();
-    !zero && !of_platform && !(drawn && !sizes.several) && !said_by_platform
+    let needless = drawn && !sizes.several;
+    !(zero || of_platform || needless || said_by_platform)
 }
 
 /// Processes of a node as an option's value; None: one per GPU.

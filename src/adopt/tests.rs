@@ -75,6 +75,10 @@ fn launches_are_found_behind_anything() {
             "id=$(submit -- torchrun a.py | tail -1)",
             "id=$(submit -- ranklaunch --nproc-per-node 1 -- a.py | tail -1)",
         ),
+        (
+            "A=$(srun -n 1 \"$B\" hostname)\ntorchrun --master_port 1 a.py",
+            "ranklaunch --nproc-per-node 1 --master-port 1 -- a.py",
+        ),
         ("mpirun -np 4 python -u a.py", "mpirun -np 4 ranklaunch --engine direct -- a.py"),
         ("deepspeed --include localhost:1,2 a.py", "CUDA_VISIBLE_DEVICES=1,2 ranklaunch -- a.py"),
         ("torchrun $OPTIONS a.py", "ranklaunch --nproc-per-node 1 $OPTIONS -- a.py"),

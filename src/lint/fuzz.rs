@@ -1,5 +1,7 @@
 //! The reading and judging of manifests as a function that a fuzzer feeds. Not part of the program.
 
+pub use adopt::fuzz::script;
+
 use super::{LintSeverity, Manifest, github, json, lint, plain};
 use text::fuzzing::assert_printable;
 use text::lang::Lang;

@@ -135,7 +135,7 @@ macro_rules! targets {
 }
 
 targets! {
-    agreement catalogue console dump environment folders frames handshake http index journal log
+    adopt agreement catalogue console dump environment folders frames handshake http index journal log
     manifest mask metrics nccl_conf nodelist pattern profile ras scout stacks status terminal
     words
 }

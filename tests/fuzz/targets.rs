@@ -10,7 +10,7 @@ pub(crate) type Target = fn(&[u8]) -> bool;
 /// All targets by name. Each has seeds in a folder of its name in tests/fuzz/seeds; that folder is where `make fuzz` knows it
 /// from.
 pub(crate) const TARGETS: &[(&str, Target)] = &[
-    ("adopt", adopt::fuzz::script),
+    ("adopt", lint::fuzz::script),
     ("agreement", ranklaunch::fuzz::agreement),
     ("catalogue", diagnose::fuzz::catalogue),
     ("console", logs::fuzz::console),

@@ -53,7 +53,7 @@ pub enum Command {
     /// second interrupt, at least 1 s after the first, sends KILL.
     #[command(override_usage = "ranklaunch init [OPTIONS] -- COMMAND ARGS…")]
     Init(Init),
-    /// Find what fails at run time in manifests, scripts, Compose files
+    /// Find in manifests and scripts the mistakes that fail at run time
     ///
     /// Reads shell scripts, sbatch files, Compose files, Pod, Job, PyTorchJob, HyperPodPyTorchJob,
     /// TrainJob, MPIJob, RayJob, Volcano Job, KubeBrain TrainingJob, JobSet, LeaderWorkerSet and
