@@ -110,7 +110,7 @@ docs-pages: linker
 
 docs-snapshots: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
-	RANKLAUNCH_TEST_PYTHON="$$PYTHON" RANKLAUNCH_BLESS=1 $(CARGO) test --locked --test documents reads_as_it_was_read
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" RANKLAUNCH_BLESS=1 $(CARGO) test --locked --test documents snapshot
 
 # Each is read in the diff: they change with the texts, and a little with the time that a job takes.
 docs-pictures: $(if $(RANKLAUNCH),,build)
