@@ -61,7 +61,7 @@ fn oracle_tells_another_job() {
     let script =
         "eval \"GPUS=3\"\nGPUS=4\nprintf -v GPUS 2\ntorchrun --nproc_per_node $((GPUS)) a.py\n";
     std::fs::write(&path, script).expect("written");
-    let right = judged(&[path.clone()]);
+    let right = judged(std::slice::from_ref(&path));
     assert_eq!(right[0]["same"], true, "{right:?}");
     let adopter = folder.path().join("adopter");
     let other =
