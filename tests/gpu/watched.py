@@ -118,7 +118,7 @@ if real:
     check(0.5 < now["power_watts"] / mean < 1.5, "power: %.0f W" % now["power_watts"])
 run_id = os.path.basename(os.readlink(os.path.join(out, "logs/latest")))
 said = ask("ps.txt", "ps")
-check(re.search(run_id + r"[^\n]*\n[^\n]* running ", said), "ps shows that it runs")
+check(re.search(run_id + r"[^\n]*\n(?:[^\n]+\n)*?[^\n]* running ", said), "ps shows that it runs")
 said = ask("stacks.txt", "stacks", run_id)
 check(re.search(r"burn\.py:\d", said), "stacks shows a line of it")
 ask("dump.txt", "dump", run_id, "--output", os.path.join(out, "dump"))

@@ -40,7 +40,8 @@ fn a_terminal_shows_severity_and_ranks_in_colours() {
     // Output of a rank to its standard error is marked, and the rank's own text stays unchanged.
     assert!(shown.contains("\x1b[1;31m!\x1b[0m\x1b[32m]\x1b[0m 1 of two\r\n"), "{shown:?}");
     assert!(shown.contains("\x1b[1;31m── ranklaunch: rank 1 exited with code 1"), "{shown:?}");
-    assert!(shown.contains("\x1b[2m[--device]\x1b[0m"), "the source of a value: {shown:?}");
+    let source = at_terminal(80, &[("RANKLAUNCH_VERBOSE", "true")], &[]);
+    assert!(source.contains("\x1b[2m[--device]\x1b[0m"), "the source of a value: {source:?}");
     // A colour ends on its own line.
     for line in shown.lines() {
         let last = line.rfind("\x1b[").map_or("", |at| &line[at..]);
