@@ -118,7 +118,9 @@ pub(super) fn plan_for(
         ulysses: literal(settings, Axis::Ulysses, rule, &words, notes),
         ring: literal(settings, Axis::Ring, rule, &words, notes),
     };
-    let is_read = settings.world_size_counts.value == WorldSizeCounts::Auto;
+    // Nodes that have met are no processes.
+    let have_met = matches!(scope, Scope::ForAll { .. });
+    let is_read = settings.world_size_counts.value == WorldSizeCounts::Auto && !have_met;
     let nodes = (problem.nnodes, membership.nnodes_by_world_size && is_read && problem.nnodes > 1);
     let told = |refusal| with_both_readings(refusal, nodes);
     let (capacity, problem, sizes) =

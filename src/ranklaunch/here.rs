@@ -17,7 +17,7 @@ use report::ps_view::ago;
 use report::runs::view::now_ms;
 use settings::cli::Options;
 use text::columns::table;
-use text::escape::printable;
+use text::escape::in_one_line;
 use text::lang::Lang;
 use text::run_id::RunId;
 use text::text;
@@ -63,7 +63,7 @@ impl RunningJob {
         };
         let owner = self.owner().unwrap_or_default();
         let row = [self.name().into_owned(), program, owner, about.folder, age];
-        row.map(|cell| printable(&cell).into_owned()).into()
+        row.map(|cell| in_one_line(&cell)).into()
     }
 
     /// Names the owner of this job before anything of it is shown: any user may claim to have one.

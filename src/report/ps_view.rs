@@ -13,7 +13,7 @@ use monitor::status::{NodeStatus, Phase, RankState};
 use preflight::clear::{HeldResource, StaleProcess, shown_age};
 use settings::StaleMode;
 use text::columns::table;
-use text::escape::printable;
+use text::escape::{in_one_line, printable};
 use text::lang::{Lang, Text, bytes};
 use text::text;
 
@@ -119,7 +119,7 @@ fn push_job(out: &mut String, job: &ShownJob, lang: Lang) {
         let _ = writeln!(out, "  {}", printable(problem.get(lang)));
     }
     if let Some(about) = &job.about {
-        let _ = writeln!(out, "  {}", printable(described(job, about).get(lang)));
+        let _ = writeln!(out, "  {}", in_one_line(described(job, about).get(lang)));
     }
     table(out, job.nodes.iter().map(|node| row_of_node(node, lang)).collect());
     for (who, why) in &job.unanswered {

@@ -116,6 +116,11 @@ impl Settings {
             }
         }
 
+        if let (Some(python), Some(conda)) = (&settings.python, &settings.conda_env)
+            && conda.source.is_stronger_than(&python.source)
+        {
+            settings.python = None;
+        }
         if !settings.engine.value.runs_a_command() {
             given.put_torchrun(host, &mut settings)?;
         }
@@ -379,11 +384,15 @@ impl<'a> Given<'a> {
         let [of_site, of_profile] = &self.stated;
         let typed = self.typed();
         let locked = self.locked();
-        for of_tenant in [of_profile, &stated::of_container(locked, host), &typed] {
+        let keys = locked.iter().map(|lock| lock.value.as_str());
+        let of_container = stated::of_container(keys, host);
+        for of_tenant in [of_profile, &of_container, &typed, &self.of_torchrun(host)] {
             site::refuse_overrides(locked, of_site, of_tenant)?;
         }
         let of_files = self.profile.as_ref().map(Profile::stated).unwrap_or_default();
         let is_locked = |key: &str| locked.iter().any(|lock| lock.value == key);
+        let keys = of_files.iter().map(|one| one.stated.key.as_str());
+        let of_files = stated::over(stated::of_container(keys, host), of_files);
         let all = stated::over(typed, of_files).into_iter().map(|one| one.stated);
         Ok(all.map(|one| Stated { locked: is_locked(&one.key), ..one }).collect())
     }
@@ -444,15 +453,28 @@ impl<'a> Given<'a> {
     }
 
     /// The settings that only a variable of torchrun gives.
-    fn put_torchrun(&self, host: &Host, settings: &mut Settings) -> Result<(), Refusal> {
-        for row in TABLE {
+    /// torchrun's own variables, where no layer sets the row.
+    fn torchrun(
+        &self,
+        host: &Host,
+    ) -> impl Iterator<Item = (&'static SettingRow, Sourced<String>)> {
+        TABLE.iter().filter_map(move |row| {
             let is_free = || matches!(self.value(row.name), Ok(None));
-            if let Some(claim) = torchrun_options::setting(host, row.name).filter(|_| is_free()) {
-                let source = Source::Environment(claim.variable);
-                put(row, settings, Sourced::new(claim.value.trim().to_owned(), source))?;
-            }
-        }
-        Ok(())
+            let claim = torchrun_options::setting(host, row.name).filter(|_| is_free())?;
+            let source = Source::Environment(claim.variable);
+            Some((row, Sourced::new(claim.value.trim().to_owned(), source)))
+        })
+    }
+
+    fn put_torchrun(&self, host: &Host, settings: &mut Settings) -> Result<(), Refusal> {
+        self.torchrun(host).try_for_each(|(row, value)| put(row, settings, value))
+    }
+
+    fn of_torchrun(&self, host: &Host) -> Vec<Candidate> {
+        let of_row = |(row, value): (_, Sourced<String>)| {
+            Candidate::of_row(row, &value.value, &value.source)
+        };
+        self.torchrun(host).filter(|(row, _)| row.table.is_some()).map(of_row).collect()
     }
 
     /// All entries of a repeatable setting, weakest first.

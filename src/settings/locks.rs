@@ -22,6 +22,19 @@ pub(super) const CONDA_ROOTS: &str = "conda_roots";
 pub(super) const PLATFORM: &str = "platform";
 pub(super) const SELECT: &str = "select";
 
+/// Keys that decide what a locked one does, each with the locked key.
+const RIVALS: &[(&str, &str)] = &[
+    ("nodes", "nnodes"),
+    ("nodes", "master_addr"),
+    ("conda_env", "python"),
+    ("python", "conda_env"),
+];
+
+/// Whether a value of `key` changes what the locked key does.
+pub(super) fn changes(key: &str, locked: &str) -> bool {
+    key == locked || RIVALS.contains(&(key, locked))
+}
+
 /// The tables whose keys are free names.
 const FREE: &[&str] = &["env.", "watch.", "diagnose."];
 

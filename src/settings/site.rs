@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use super::extends;
 use super::layer::{FileLayer, SITE_FILE, SITE_VARIABLE};
+use super::locks;
 use super::places::{self, Place};
 use super::profile::Profile;
 use super::refuse::{quoted, usage};
@@ -108,13 +109,15 @@ pub(super) fn refuse_overrides(
     of_tenant: &[Candidate],
 ) -> Result<(), Refusal> {
     for lock in locked {
-        let fixed: Vec<&Candidate> =
-            of_site.iter().filter(|one| one.stated.key == lock.value).collect();
-        let is_override = |one: &&Candidate| {
-            one.stated.key == lock.value && !fixed.iter().any(|fixed| fixed.means_the_same(one))
+        let is_fixed = |own: &Candidate| {
+            let mut fixed = of_site.iter().filter(|one| one.stated.key == own.stated.key);
+            fixed.any(|fixed| fixed.means_the_same(own))
         };
+        let is_override =
+            |one: &&Candidate| locks::changes(&one.stated.key, &lock.value) && !is_fixed(one);
         if let Some(own) = of_tenant.iter().find(is_override) {
-            let fixed: Vec<&Stated> = fixed.iter().map(|one| &one.stated).collect();
+            let fixed = of_site.iter().map(|one| &one.stated);
+            let fixed: Vec<&Stated> = fixed.filter(|one| one.key == lock.value).collect();
             return Err(override_refusal(&own.stated, &fixed, lock));
         }
     }
@@ -124,12 +127,19 @@ pub(super) fn refuse_overrides(
 fn override_refusal(own: &Stated, fixed: &[&Stated], lock: &Sourced<String>) -> Refusal {
     let Stated { key, source, .. } = own;
     let value = quoted(own.value.as_ref());
-    let locked = &lock.source;
+    let (fixed_key, locked) = (&lock.value, &lock.source);
     let text = match fixed.split_first() {
         None => text!(
-            "{source} sets {key} to {value}, but {locked} locks {key} and leaves it at its default",
-            "{source} 将 {key} 设为 {value}，但 {locked} 已锁定 {key}，只能使用默认值"
+            "{source} sets {key} to {value}, but {locked} locks {fixed_key} and leaves it at its default",
+            "{source} 将 {key} 设为 {value}，但 {locked} 已锁定 {fixed_key}，只能使用默认值"
         ),
+        Some((first, _)) if key != fixed_key => {
+            let (place, fixed) = (&first.source, quoted(first.value.as_ref()));
+            text!(
+                "{source} sets {key} to {value}, but {place} sets {fixed_key} to {fixed}, and {locked} locks that",
+                "{source} 将 {key} 设为 {value}，但 {place} 已将 {fixed_key} 设为 {fixed}，并由 {locked} 锁定"
+            )
+        }
         Some((first, more)) => {
             let place = &first.source;
             let values = more.iter().fold(quoted(first.value.as_ref()), |all, one| {
@@ -143,16 +153,16 @@ fn override_refusal(own: &Stated, fixed: &[&Stated], lock: &Sourced<String>) -> 
     };
     let hint = match source {
         Source::Environment(variable) => text!(
-            "unset {variable}, or ask the platform's team to unlock {key}",
-            "请取消变量 {variable}，或请平台团队解锁 {key}"
+            "unset {variable}, or ask the platform's team to unlock {fixed_key}",
+            "请取消变量 {variable}，或请平台团队解锁 {fixed_key}"
         ),
         Source::Profile { .. } => text!(
-            "remove the line, or ask the platform's team to unlock {key}",
-            "请删除该行，或请平台团队解锁 {key}"
+            "remove the line, or ask the platform's team to unlock {fixed_key}",
+            "请删除该行，或请平台团队解锁 {fixed_key}"
         ),
         flag => text!(
-            "leave out {flag}, or ask the platform's team to unlock {key}",
-            "请去掉 {flag}，或请平台团队解锁 {key}"
+            "leave out {flag}, or ask the platform's team to unlock {fixed_key}",
+            "请去掉 {flag}，或请平台团队解锁 {fixed_key}"
         ),
     };
     usage(Id::SettingsLocked, text, hint)

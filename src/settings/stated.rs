@@ -161,13 +161,13 @@ fn masked(words: &[String]) -> String {
 }
 
 /// The variables of the container, which win over those of `[env]`, for the locked ones.
-pub(super) fn of_container(locked: &[Sourced<String>], host: &Host) -> Vec<Candidate> {
-    let of_lock = |lock: &Sourced<String>| {
-        let name = lock.value.strip_prefix("env.")?;
+pub(super) fn of_container<'a>(keys: impl Iterator<Item = &'a str>, host: &Host) -> Vec<Candidate> {
+    let of_key = |key: &str| {
+        let name = key.strip_prefix("env.")?;
         let source = Source::Environment(name.to_owned());
-        Some(Candidate::new(&lock.value, host.variable(name)?, &source))
+        Some(Candidate::new(key, host.variable(name)?, &source))
     };
-    locked.iter().filter_map(of_lock).collect()
+    keys.filter_map(of_key).collect()
 }
 
 /// The stronger keys over the weaker ones.

@@ -240,6 +240,9 @@ macro_rules! choice {
     };
 }
 
+/// Rows that choose the same: that of the stronger layer counts.
+pub(super) const CHOICES: &[(&str, &str)] = &[("python", "conda-env")];
+
 #[rustfmt::skip]
 pub(super) static TABLE: &[SettingRow] = &[
     row!("profile", profile, -, Text, PROFILE, "wan22", apart),

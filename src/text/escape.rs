@@ -53,6 +53,11 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }
 
+/// The same for a name in a line: it cannot begin another line or column.
+pub fn in_one_line(text: &str) -> String {
+    printable(&text.replace('\n', "\\n").replace('\t', "\\t")).into_owned()
+}
+
 /// Appends `line` with everything that a terminal would interpret escaped.
 pub fn push_escaped(line: &[u8], out: &mut Vec<u8>) {
     if is_plain(line) {
@@ -173,6 +178,7 @@ mod tests {
             printable("── last\n   a\x1b]0;t\x07\n   \x1b[31mred\nend"),
             "── last\n   a\\x1b]0;t\\x07\n   \x1b[31mred\x1b[0m\nend"
         );
+        assert_eq!(in_one_line("x\nrun\ta\x07"), r"x\nrun\ta\x07");
         assert_eq!(printable("host \u{202e}gnp.exe"), r"host \xe2\x80\xaegnp.exe");
         assert_eq!(printable("a\u{feff}b\u{200b}c"), r"a\xef\xbb\xbfb\xe2\x80\x8bc");
     }

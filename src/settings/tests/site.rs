@@ -362,10 +362,71 @@ fn locked_entries_refuse_every_way_to_change_them() {
             (found, expected) => panic!("{words:?} {expected:?}: {found:?}"),
         }
     }
+    for (site, layers, part) in [
+        (
+            "locked = ['nnodes']\n[job]\nnnodes = 1",
+            "nodes = 'a,b'",
+            "ranklaunch.toml:2 sets nodes to `a,b`, but",
+        ),
+        ("locked = ['nnodes']", "nodes = 'a,b'", "locks nnodes and leaves it at its default"),
+        (
+            "locked = ['master_addr']\n[job]\nmaster_addr = 'h'",
+            "nodes = 'a,b'",
+            "sets master_addr to `h`",
+        ),
+        ("locked = ['python']", "conda_env = 'e'", "sets conda_env to `e`"),
+        ("locked = ['conda_env']\n[job]\nconda_env = 'e'", "python = '/p'", "sets python to `/p`"),
+    ] {
+        let layers = Layers::new(Some(site), Some(&format!("[job]\n{layers}")));
+        let refusal = layers.read().expect_err(part);
+        assert!(refusal.text.en.contains(part), "{part}: {}", refusal.text.en);
+    }
+    // torchrun's variables decide where nothing else does.
+    let locked = Layers::new(Some("locked = ['max_restarts']"), None).set("PET_MAX_RESTARTS", "1");
+    let refusal = locked.read().expect_err("another number");
+    assert!(refusal.text.en.contains("PET_MAX_RESTARTS sets max_restarts"), "{}", refusal.text.en);
+    let fixed = "locked = ['max_restarts']\n[launch]\nmax_restarts = 2";
+    let fixed = Layers::new(Some(fixed), None).set("PET_MAX_RESTARTS", "1");
+    assert_eq!(fixed.read().expect("settings").max_restarts.value, 2);
     let secret = "locked = ['env.HF_TOKEN']\n[env]\nHF_TOKEN = 'hunter2'\n";
     let refusal = Layers::new(Some(secret), None).typed("--env=HF_TOKEN=hunter3".to_owned()).read();
     let text = refusal.expect_err("another token").text.en;
     assert!(!text.contains("hunter"), "{text}");
+}
+
+/// `python` and `conda_env` choose the same thing.
+#[test]
+fn interpreter_is_that_of_the_stronger_layer() {
+    let keys = |keys: &str| format!("[job]\n{keys}");
+    let (python, conda) = (keys("python = '/p'"), keys("conda_env = 'e'"));
+    let chosen = |layers: Layers| {
+        let Settings { python, conda_env, .. } = layers.read().expect("settings");
+        python.map_or_else(
+            || conda_env.expect("one of them").value,
+            |python| python.value.display().to_string(),
+        )
+    };
+    let of = |site: &str, profile: &str| Layers::new(Some(site), Some(profile));
+    assert_eq!(chosen(of(&python, &conda)), "e");
+    assert_eq!(chosen(of(&conda, &python)), "/p");
+    assert_eq!(chosen(of(&python, &python).typed("--conda-env=e".to_owned())), "e");
+    assert_eq!(chosen(of(&python, &python).set("RANKLAUNCH_CONDA_ENV", "e")), "e");
+    assert_eq!(chosen(of(&python, "").typed("--conda-env=e".to_owned())), "e");
+    let flag = of("", &conda).typed("--python=/q".to_owned());
+    assert_eq!(chosen(flag.set("RANKLAUNCH_CONDA_ENV", "e")), "/q");
+}
+
+/// The container's own variable wins over `[env]`, and the settings say so.
+#[test]
+fn settings_name_the_containers_variable() {
+    let layers = Layers::new(Some("[env]\nFOO = 'site'\nBAR = 'site'"), None).set("FOO", "mine");
+    let stated = layers.read().expect("settings").stated;
+    let value = |key: &str| {
+        let one = stated.iter().find(|one| one.key == key).expect("a key");
+        (one.value.clone(), one.source.layer())
+    };
+    assert_eq!(value("env.FOO"), ("mine".to_owned(), "variable"));
+    assert_eq!(value("env.BAR"), ("site".to_owned(), "site"));
 }
 
 #[test]
