@@ -11,6 +11,7 @@ mod accelerate;
 mod adopted;
 mod classes;
 mod commands;
+mod exports;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod launch;

@@ -182,3 +182,21 @@ fn hidden_launches_are_not_understood() {
         );
     }
 }
+
+#[test]
+fn compose_values_stay_as_written() {
+    let text = "services:\n  a:\n    command: torchrun --nproc_per_node ${N:-2} a.py --lr ${LR} --t \"${T:?}\" $${X}\n";
+    let adopted = Adopted::of_manifest("compose.yaml", text).expect("a launch");
+    for value in ["\"${N:-2}\"", "\"${LR}\"", "\"${T:?}\"", "\"$${X}\""] {
+        assert!(adopted.script.contains(value), "{}", adopted.script);
+    }
+}
+
+#[test]
+fn config_of_accelerate_says_the_processes() {
+    let mut adopted = adopted("accelerate launch --config_file one.yaml a.py");
+    adopted
+        .add_config("one.yaml", "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 8\n");
+    let profile = adopted.profile.expect("a profile");
+    assert!(profile.text.contains("nproc_per_node = 4\n"), "{}", profile.text);
+}

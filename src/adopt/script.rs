@@ -11,13 +11,13 @@ use text::text;
 
 use crate::classes::Class;
 use crate::commands::{composed, of_command, of_variable};
+use crate::exports::Exports;
 use crate::launch::{self, Launch};
 use crate::programs::{
     begins_a_launch, commands_in, names_a_launcher, shell_script, starts_programs,
 };
 use crate::shell::{self, ShellCommand, is_name};
 use crate::sizes::Around;
-use crate::stays::Exports;
 use crate::values::{Value, Values};
 use crate::words::base;
 
@@ -306,10 +306,9 @@ impl Script {
             self.runs_a_variable(whole, &words, &mut item);
         } else if let Some((at, script)) = shell_script(&words, &first, &source) {
             self.nested(inner, offset, whole, profile, command, at, script, deep, &mut item);
-        } else if first == "alias" && names_a_launcher(&words.join(" ").replace('=', " ")) {
-            (item.class, item.why) = composed();
-        } else if names_a_launcher(&words.join(" "))
-            && (starts_programs(&first) || words.get(1).is_some_and(|word| word == "-c"))
+        } else if (first == "alias" && names_a_launcher(&words.join(" ").replace('=', " ")))
+            || (names_a_launcher(&words.join(" "))
+                && (starts_programs(&first) || words.get(1).is_some_and(|word| word == "-c")))
         {
             (item.class, item.why) = composed();
         }

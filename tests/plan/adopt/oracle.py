@@ -296,7 +296,7 @@ def judge(ranklaunch, adopt, path, stubs):
                 continue
             for wanted, seen, (words, env) in zip(before, seen_before, after):
                 # A profile sets the variables by itself.
-                problem = environment_differs(seen, env) if form == "script" else None
+                problem = environment_differs(seen, env, environment) if form == "script" else None
                 problem = problem or differs(ranklaunch, wanted, words, env, folder)
                 problems += [f"{form}: {problem}"] if problem else []
         return {
@@ -317,10 +317,11 @@ UNCOUNTED = re.compile(
 )
 
 
-def environment_differs(before, after):
+def environment_differs(before, after, platform):
     """A variable of the program that is another one, or is there no more."""
     for name, value in before.items():
-        if not UNCOUNTED.match(name) and "ranklaunch" not in after.get(name, "") and after.get(name) != value:
+        counts = not UNCOUNTED.match(name) and name not in platform
+        if counts and "ranklaunch" not in after.get(name, "") and after.get(name) != value:
             return f"{name}={value!r} before, {after.get(name)!r} after"
     return None
 
