@@ -442,6 +442,18 @@ mod tests {
     }
 
     #[test]
+    fn comments_cut_what_goes_on_below() {
+        for (script, cut) in [
+            ("torchrun a.py \\\n  # --x \\\n  --y 1\n", Some(1)),
+            ("torchrun a.py \\\n  # --x\n", None),
+            ("torchrun a.py \\\n  # --x\n\necho done\n", None),
+        ] {
+            let read = commands(script).expect("a script");
+            assert_eq!(read.first().and_then(|command| command.cut_at), cut, "{script}");
+        }
+    }
+
+    #[test]
     fn unclosed_quotes_are_named() {
         for script in ["a 'b", "a \"b", "\n a $(b", "a `b"] {
             assert!(commands(script).is_err(), "{script}");
