@@ -29,6 +29,17 @@ impl Adopted {
         let Some(root) = yaml::document(text) else { return };
         let value =
             |key: &str| root.get(key).map(|node| node.text().unwrap_or_default().to_owned());
+        let number = |key: &str| value(key)?.parse::<u32>().ok();
+        let nodes = number("num_machines").unwrap_or(1).max(1);
+        let silent = self.launches.iter().all(|launch| launch.nproc.is_none());
+        if let (Some(all), Some(profile)) = (number("num_processes"), &mut self.profile)
+            && silent
+            && all % nodes == 0
+            && !profile.text.contains("nproc_per_node")
+        {
+            let line = format!("[job]\nnproc_per_node = {}\n", all / nodes);
+            profile.text = profile.text.replacen("[job]\n", &line, 1);
+        }
         let other: Vec<String> = OF_A_MACHINE
             .iter()
             .filter_map(|(key, usual)| Some((key, value(key)?, usual)))

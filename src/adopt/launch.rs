@@ -13,7 +13,7 @@ use text::text;
 use crate::classes::{Note, NoteKind};
 use crate::sizes::{self, Around, Said, Sizes};
 use crate::values::{Expanded, Values, origin};
-use crate::words::base;
+use crate::words::{base, quoted};
 
 /// Stands for what only a running shell knows; equals no name.
 const UNKNOWN: char = '\u{E000}';
@@ -211,6 +211,11 @@ fn said(row: &Launcher, pieces: &[Piece], argv: &[String], from: usize) -> (Said
                 let quote = if piece.expanded.source.starts_with('"') { "\"" } else { "" };
                 (flag, Some(Expanded { source: format!("{quote}{source}"), value, several }))
             }
+            // The option is the text of a quoted variable.
+            (Some((flag, value)), None) if !word.starts_with(UNKNOWN) => {
+                let (source, value) = (quoted(value), Some(value.to_owned()));
+                (flag, Some(Expanded { source, value, several: false }))
+            }
             _ => (word.as_str(), None),
         };
         let flag = flag.replace('_', "-");
@@ -287,6 +292,7 @@ fn written(
     let mut options = sizes.options.clone();
     let mut engine_args = Vec::new();
     let mut lost = false;
+    options.extend(interpreter(script, spans, pieces, argv, &all));
     for (flag, value) in &said.others {
         let known = value.as_ref().is_none_or(|value| value.value.is_some());
         match row.kind {
@@ -299,6 +305,8 @@ fn written(
             LauncherKind::Torchrun => {
                 torchrun_option(flag, value.as_ref(), &mut options, &mut notes)
             }
+            // The hosts have a note of their own.
+            _ if value.as_ref().is_some_and(|value| value.source.contains('@')) => {}
             _ => notes.push(needless(flag, value.as_ref(), row.kind)),
         }
     }
@@ -326,6 +334,18 @@ fn written(
             ),
         });
     }
+    let other = !engine_args.is_empty()
+        && !around.engine_args.is_empty()
+        && engine_args != around.engine_args;
+    if other {
+        notes.push(Note {
+            kind: NoteKind::NotUnderstood,
+            text: text!(
+                "its options of accelerate are not those of the profile, so accelerate launch stays; adopt this line alone",
+                "其 accelerate 选项与配置文件中的不同，因此保留 accelerate launch；请单独 adopt 该行"
+            ),
+        });
+    }
     if row.kind == LauncherKind::Accelerate {
         let profile = around.profile;
         let engine = match engine_args.is_empty() {
@@ -341,10 +361,12 @@ fn written(
         let env = if start == spans.first()?.start { "" } else { "env " };
         line = format!("{env}CUDA_VISIBLE_DEVICES={} {line}", sizes.visible);
     }
-    if lost {
+    if lost || other {
         line = "ranklaunch --engine command -- ".to_owned();
         replaces = start..start;
         engine_args.clear();
+    }
+    if lost {
         notes.push(Note {
             kind: NoteKind::NotUnderstood,
             text: text!(
@@ -353,7 +375,8 @@ fn written(
             ),
         });
     }
-    let argv = (!lost).then(|| known_words(&options, pieces, program?, said, around)).flatten();
+    let argv =
+        (!lost && !other).then(|| known_words(&options, pieces, program?, said, around)).flatten();
     let launcher = row.names.first().copied().unwrap_or_default();
     Some(Launch {
         launcher,
@@ -366,6 +389,30 @@ fn written(
         is_carried,
         is_tasks: false,
     })
+}
+
+/// `--python` for a launcher or a Python that is named by its folder.
+fn interpreter(
+    script: &str,
+    spans: &[Range<usize>],
+    pieces: &[Piece],
+    argv: &[String],
+    all: &Range<usize>,
+) -> Option<String> {
+    let is_first = |piece: &Piece| spans.get(piece.word).is_some_and(|it| it.start == all.start);
+    let at = pieces.iter().position(is_first)?;
+    let (piece, word) = (pieces.get(at)?, argv.get(at)?);
+    let source = script.get(spans.get(piece.word)?.clone())?;
+    let folder = word.strip_suffix(base(word)).filter(|folder| !folder.is_empty())?;
+    if PythonRun::is_by(base(word)) {
+        let source = if word.starts_with(UNKNOWN) { source } else { &piece.expanded.source };
+        return Some(format!("--python {source}"));
+    }
+    let folder = match piece.expanded.value {
+        Some(_) => quoted(&format!("{folder}python")),
+        None => format!("{}python", source.strip_suffix(base(word))?),
+    };
+    Some(format!("--python {folder}"))
 }
 
 fn used_env(said: &Said) -> bool {
@@ -395,6 +442,9 @@ fn known_words(
             continue;
         }
         if is_redirection(source) {
+            if source.contains('<') {
+                return None;
+            }
             skip = source.ends_with(['>', '<']);
             continue;
         }
@@ -409,7 +459,8 @@ fn known_words(
 /// `>`, `2>&1`, `&>file`
 pub(crate) fn is_redirection(source: &str) -> bool {
     let bare = source.trim_start_matches(|c: char| c.is_ascii_digit());
-    bare.starts_with(['>', '<']) || bare.starts_with("&>")
+    let passes_a_pipe = bare.starts_with(">(") || bare.starts_with("<(");
+    !passes_a_pipe && (bare.starts_with(['>', '<']) || bare.starts_with("&>"))
 }
 
 /// Whether a shell would replace the word by names of files, or by several words.
@@ -419,7 +470,15 @@ fn has_pattern(source: &str) -> bool {
         .filter(|part| part.kind == text::shell::PartKind::Literal)
         .map(|part| part.text)
         .collect();
-    bare.starts_with('~') || bare.contains('?') || (bare.contains('{') && bare.contains([',', '.']))
+    let counts = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
+    // `832*480` is a size.
+    let star = bare.split_once('*').is_some_and(|(before, after)| {
+        !(counts(before.chars().last()) && counts(after.chars().next()))
+    });
+    bare.starts_with('~')
+        || bare.contains(['?', '['])
+        || star
+        || (bare.contains('{') && bare.contains([',', '.']))
 }
 
 /// Options of accelerate whose work ranklaunch does.
@@ -489,7 +548,7 @@ fn torchrun_option(
 fn needless(flag: &str, value: Option<&Expanded>, kind: LauncherKind) -> Note {
     let shown = value.map(|value| format!("{flag} {}", value.source)).unwrap_or(flag.to_owned());
     let (kind, text) = match (kind, flag) {
-        (_, "--include" | "--gpu-ids") => (
+        (_, "--include" | "-i" | "--gpu-ids") => (
             NoteKind::Unnecessary,
             text!(
                 "{shown}: CUDA_VISIBLE_DEVICES says the same",

@@ -11,16 +11,21 @@ mod accelerate;
 mod adopted;
 mod classes;
 mod commands;
+mod exports;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod launch;
+#[cfg(test)]
+mod losses;
 mod manifest;
 mod profile;
+mod programs;
 mod remains;
 mod render;
 mod script;
 pub mod shell;
 mod sizes;
+mod stays;
 #[cfg(test)]
 mod tests;
 mod values;

@@ -178,7 +178,12 @@ impl Reader<'_> {
     }
 
     fn words(&mut self, words: &[(String, &Node)], lines: (usize, usize), parts: &[(&str, &Node)]) {
-        // Kubernetes replaces $(NAME) by itself.
+        // Kubernetes replaces $(NAME) by itself; Compose knows ${NAME}, which is left as it is.
+        let names = |(word, _): &(String, &Node)| {
+            let names = word.split("$(").skip(1).filter_map(|rest| rest.split(')').next());
+            names.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let names: Vec<String> = words.iter().flat_map(names).collect();
         let to_shell = |word: &str| match word.contains("$(") {
             true => format!("\"{}\"", word.replace("$(", "${").replace(')', "}")),
             false => quoted(word),
@@ -197,8 +202,9 @@ impl Reader<'_> {
             .iter()
             .filter(|token| token.kind == TokenKind::Word)
             .map(|token| {
-                let word = bare(token.text).replace("${", "$(");
-                let word = if word.contains("$(") { word.replace('}', ")") } else { word };
+                let word = names.iter().fold(bare(token.text), |word, name| {
+                    word.replace(&format!("${{{name}}}"), &format!("$({name})"))
+                });
                 serde_json::Value::String(word).to_string()
             })
             .collect();

@@ -12,6 +12,7 @@ use crate::classes::{Class, Note, NoteKind};
 use crate::commands::{MEMBERSHIP, asks_for_a_peer, of_command, shown_by_plan};
 use crate::script::{Item, Script, Slurm};
 use crate::shell::is_name;
+use crate::stays::is_about_node_0;
 
 impl Script {
     /// What only reads the output of a command that goes, goes with it.
@@ -83,6 +84,9 @@ impl Script {
             let source = text.get(item.span.clone()).unwrap_or_default();
             source.split([' ', '\n', ';']).next().unwrap_or_default().to_owned()
         };
+        let launches = self.items.iter().filter(|item| !item.launches.is_empty());
+        let launches: Vec<&str> = launches.filter_map(|item| text.get(item.span.clone())).collect();
+        let launches = launches.join("\n");
         let mut at = 0;
         while at < self.items.len() {
             let Some(item) = self.items.get(at) else { break };
@@ -95,6 +99,9 @@ impl Script {
             }
             let body = self.items.get(at..).unwrap_or_default();
             let Some(length) = body.iter().position(|item| word(item) == "done") else { continue };
+            if !is_about_node_0(source, &launches) {
+                continue;
+            }
             let only_waits = body.iter().take(length).all(|item| {
                 matches!(
                     word(item).as_str(),
@@ -156,12 +163,15 @@ impl Script {
         }
         if let Some(option) = option {
             for (_, line) in &mut self.edits {
-                if line.starts_with("ranklaunch") || line.contains(" ranklaunch ") {
+                let starts = line.starts_with("ranklaunch") || line.contains(" ranklaunch ");
+                if starts && !line.contains(" --python ") {
                     *line = line.replacen("ranklaunch", &format!("ranklaunch {option}"), 1);
                 }
             }
             for launch in &mut self.launches {
-                if let Some(argv) = &mut launch.argv {
+                if let Some(argv) = &mut launch.argv
+                    && !argv.iter().any(|word| word == "--python")
+                {
                     let words = option.split(' ').map(str::to_owned);
                     argv.splice(0..0, words);
                 }
@@ -186,7 +196,7 @@ impl Script {
             for item in self
                 .items
                 .iter_mut()
-                .filter(|item| !item.assigns.is_empty() && item.launches.is_empty())
+                .filter(|item| !item.assigns.is_empty() && item.launches.is_empty() && !item.pinned)
             {
                 let says = item.class;
                 let uses = (sourced && says == Class::Kept)
@@ -250,7 +260,8 @@ impl Script {
             {
                 // It stays for the script, not for the ranks.
                 let start = item.span.start;
-                if text.get(start..).is_some_and(|rest| rest.starts_with("export ")) {
+                let source = text.get(item.span.clone()).unwrap_or_default();
+                if source.starts_with("export ") && source.contains('=') {
                     edits.push((start..start + "export ".len(), String::new()));
                 }
             }
@@ -274,8 +285,10 @@ impl Script {
             let first = source.split_whitespace().next().unwrap_or_default();
             item.class == Class::Replaced
                 || !stays(item)
-                || (!item.assigns.is_empty() && item.depth == 0)
-                || matches!(first, "cd" | "set" | "echo")
+                || (!item.pinned
+                    && ((!item.assigns.is_empty() && item.depth == 0)
+                        || matches!(first, "cd" | "set" | "export")
+                        || (first == "echo" && !source.contains('>') && item.operator != "|")))
         };
         self.only_a_job = one && self.slurm.nodes == 0 && self.items.iter().all(plain);
         let kept: BTreeSet<&String> =

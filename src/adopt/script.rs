@@ -7,12 +7,15 @@
 use std::ops::Range;
 
 use text::lang::Text;
-use text::shell::{Part, PartKind, parts};
 use text::text;
 
 use crate::classes::Class;
 use crate::commands::{composed, of_command, of_variable};
-use crate::launch::{self, Launch, is_redirection};
+use crate::exports::Exports;
+use crate::launch::{self, Launch};
+use crate::programs::{
+    begins_a_launch, commands_in, names_a_launcher, shell_script, starts_programs,
+};
 use crate::shell::{self, ShellCommand, is_name};
 use crate::sizes::Around;
 use crate::values::{Value, Values};
@@ -36,6 +39,8 @@ pub(crate) struct Item {
     pub(crate) operator: String,
     /// A program of Python that is no rank.
     pub(crate) runs_python: bool,
+    /// It does more than what its class is about.
+    pub(crate) pinned: bool,
     /// Sets up an environment: the option of ranklaunch for it.
     pub(crate) environment: Option<String>,
 }
@@ -57,6 +62,7 @@ pub(crate) struct Script {
     pub(crate) edits: Vec<(Range<usize>, String)>,
     pub(crate) values: Values,
     pub(crate) sourced: bool,
+    pub(crate) exports: Exports,
 }
 
 /// What `#SBATCH` lines ask for.
@@ -73,6 +79,7 @@ impl Script {
         script.commands(text, 0, text, profile, false, 0);
         script.pipelines();
         script.wait_loops(text);
+        script.keep(text);
         script.settle(text);
         script.write(text);
         script.items.sort_by_key(|item| item.span.start);
@@ -147,8 +154,15 @@ impl Script {
                 .iter()
                 .take_while(|word| structure.contains(&word.text()) || word.text() == "!");
             let spans = command.spans.get(skip.count()..).unwrap_or_default();
-            let around =
-                Around { values: &self.values, slurm_nodes: self.slurm.nodes, profile, quoted };
+            let engine_args = self.launches.iter().map(|launch| launch.engine_args.as_slice());
+            let engine_args = engine_args.into_iter().find(|args| !args.is_empty());
+            let around = Around {
+                values: &self.values,
+                slurm_nodes: self.slurm.nodes,
+                profile,
+                engine_args: engine_args.unwrap_or_default(),
+                quoted,
+            };
             let launch = launch::read(inner, spans, around);
             let mut item = match launch {
                 Some(mut launch) => {
@@ -188,13 +202,17 @@ impl Script {
         offset: usize,
         whole: &str,
         command: &ShellCommand,
-        launch: Launch,
+        mut launch: Launch,
     ) -> Item {
         let replaces = launch.replaces.start + offset..launch.replaces.end + offset;
         let line = 1 + whole.get(..replaces.start).unwrap_or_default().matches('\n').count();
         self.edits.push((replaces, launch.line.clone()));
         self.places.push((line, command.may_not_run));
-        self.without_redirections(inner, offset, command);
+        let redirected = self.without_redirections(inner, offset, whole, command);
+        launch.notes.extend(redirected.note);
+        // A profile has no place for a file or an input.
+        let plain = !redirected.stay && command.document.is_none();
+        launch.argv = launch.argv.filter(|_| plain);
         let (from, to) = (launch.launcher, launch.line.trim_end());
         let why = match command.may_not_run {
             true => text!(
@@ -208,29 +226,6 @@ impl Script {
         item.operator.clone_from(&command.operator);
         self.launches.push(launch);
         item
-    }
-
-    /// Output to files is no work of the launch line: each rank has its own.
-    fn without_redirections(&mut self, inner: &str, offset: usize, command: &ShellCommand) {
-        let mut spans = command.spans.iter().peekable();
-        while let Some(span) = spans.next() {
-            let source = inner.get(span.clone()).unwrap_or_default();
-            let keeps = source.starts_with('<') || !is_redirection(source);
-            if keeps {
-                continue;
-            }
-            let end = match source.ends_with('>') {
-                true => spans.next().map_or(span.end, |file| file.end),
-                false => span.end,
-            };
-            let before = inner.get(..span.start).unwrap_or_default();
-            let mut lead = before.trim_end_matches([' ', '\t']);
-            while let Some(line) = lead.strip_suffix("\\\n") {
-                lead = line.trim_end_matches([' ', '\t']);
-            }
-            let start = lead.len();
-            self.edits.push((start + offset..end + offset, String::new()));
-        }
     }
 
     fn other(
@@ -259,15 +254,31 @@ impl Script {
         };
         let names: Vec<String> = assignments.iter().filter_map(name_of).collect();
         if !names.is_empty() && (declares || names.len() == assignments.len()) {
-            let exports = first == "export" || words.iter().any(|word| word == "-x");
+            let exports = self.exports.declared(&first, &words) | self.exports.has(&names);
             return self.assigned(inner, offset, whole, profile, command, &names, exports, deep);
         }
         let (class, why) = of_command(&words);
         let mut item = Item::new(0..0, class, why, command.depth);
         item.operator.clone_from(&command.operator);
         match first.as_str() {
-            // The name that is exported has its value elsewhere.
-            "export" => item.assigns = words.iter().skip(1).cloned().collect(),
+            // The name that is exported has its value elsewhere, which it keeps.
+            "export" | "declare" | "typeset" if self.exports.declared(&first, &words) => {
+                item.exports = true;
+                self.exported(&words);
+                let (rows, others): (Vec<_>, Vec<_>) = words
+                    .iter()
+                    .skip(1)
+                    .filter(|word| is_name(word))
+                    .partition(|name| of_variable(name, None).is_some());
+                if let (Some(name), true) = (rows.first(), others.is_empty())
+                    && let Some((class, why)) = of_variable(name, None)
+                {
+                    (item.class, item.why) = (class, why);
+                    item.assigns = rows.into_iter().cloned().collect();
+                    item.pinned = true;
+                }
+            }
+            "set" => self.exports.set(&words),
             "read" | "mapfile" | "readarray" | "for" | "select" | "getopts" => {
                 for word in words.iter().skip(1) {
                     self.values.set(word, Value::Unknown);
@@ -295,7 +306,10 @@ impl Script {
             self.runs_a_variable(whole, &words, &mut item);
         } else if let Some((at, script)) = shell_script(&words, &first, &source) {
             self.nested(inner, offset, whole, profile, command, at, script, deep, &mut item);
-        } else if names_a_launcher(&words.join(" ")) && starts_programs(&first) {
+        } else if (first == "alias" && names_a_launcher(&words.join(" ").replace('=', " ")))
+            || (names_a_launcher(&words.join(" "))
+                && (starts_programs(&first) || words.get(1).is_some_and(|word| word == "-c")))
+        {
             (item.class, item.why) = composed();
         }
         item
@@ -396,7 +410,10 @@ impl Script {
             item.class = Class::Replaced;
             item.why = self.inside();
             item.launches = placeholder.map(|it| it.launches).unwrap_or_default();
-            self.without_redirections(inner, offset, command);
+            let note = self.without_redirections(inner, offset, whole, command);
+            if let Some(launch) = self.launches.get_mut(known) {
+                launch.notes.extend(note.note);
+            }
         } else {
             (item.class, item.why) = composed();
         }
@@ -438,8 +455,9 @@ impl Script {
                 None => Value::Scalar(text.to_owned()),
             };
             let literal = self.values.value(text);
-            if exports && let Some(text) = &literal {
-                self.environment.push((name.to_owned(), text.clone()));
+            if exports {
+                self.environment.retain(|(known, _)| known != name);
+                self.environment.extend(literal.clone().map(|text| (name.to_owned(), text)));
             }
             if let Some((class, why)) = of_variable(name, literal.as_deref()) {
                 (item.class, item.why) = (class, why);
@@ -474,6 +492,18 @@ impl Script {
             }
         }
         item
+    }
+
+    /// `export NAME` is about the value before it.
+    fn exported(&mut self, names: &[String]) {
+        let assigns = |item: &Item| item.assigns.iter().any(|name| names.contains(name));
+        self.items.iter_mut().filter(|item| assigns(item)).for_each(|item| item.exports = true);
+        for name in names.iter().filter(|name| is_name(name)) {
+            if let Some(value) = self.values.value(&format!("${name}")) {
+                self.environment.retain(|(known, _)| known != name);
+                self.environment.push((name.clone(), value));
+            }
+        }
     }
 
     fn sources(&mut self, words: &[String], source: &str, item: &mut Item) {
@@ -517,80 +547,8 @@ impl Item {
             depth,
             operator: String::new(),
             runs_python: false,
+            pinned: false,
             environment: None,
         }
     }
-}
-
-/// Places of the scripts in `$(…)`.
-fn commands_in(source: &str) -> Vec<Range<usize>> {
-    let place = |at: usize, part: &Part<'_>| at + part.at..at + part.at + part.text.len();
-    let mut found = Vec::new();
-    for part in parts(source, false) {
-        match part.kind {
-            PartKind::Command => found.push(place(0, &part)),
-            PartKind::Double => {
-                let inner = parts(part.text, true);
-                let inner = inner.iter().filter(|inner| inner.kind == PartKind::Command);
-                found.extend(inner.map(|inner| place(part.at, inner)));
-            }
-            _ => {}
-        }
-    }
-    found
-}
-
-#[rustfmt::skip]
-const LAUNCHERS: &[&str] = &[
-    "torchrun", "accelerate launch", "deepspeed", "torch.distributed.launch", "torch.distributed.run", "mpirun",
-    "mpiexec", "srun", "accelerate-launch",
-];
-
-pub(crate) fn names_a_launcher(text: &str) -> bool {
-    text.split(|c: char| c.is_whitespace() || "\"'();&|/".contains(c))
-        .any(|word| LAUNCHERS.contains(&word))
-        || text.contains("accelerate launch")
-}
-
-/// Whether a variable's text is a launch line, perhaps only its beginning.
-fn begins_a_launch(text: &str) -> bool {
-    let words: Vec<&str> = text.split_whitespace().filter(|word| *word != "\\").collect();
-    let at = settings::launchers::command_at(&words);
-    let first = words.get(at).map(|word| base(word)).unwrap_or_default();
-    names_a_launcher(first)
-        || (first == "accelerate" && words.get(at + 1) == Some(&"launch"))
-        || (settings::launchers::PythonRun::is_by(first) && names_a_launcher(text))
-}
-
-/// The script of `bash -c SCRIPT`, also behind srun: the word, and the place of the script in it.
-fn shell_script<'a>(
-    words: &[String],
-    first: &str,
-    source: &dyn Fn(usize) -> &'a str,
-) -> Option<(usize, Range<usize>)> {
-    if ["echo", "printf", "grep", "sed", "awk"].contains(&first) {
-        return None;
-    }
-    let shell =
-        words.iter().position(|word| ["bash", "sh", "zsh", "dash"].contains(&base(word)))?;
-    let option = words
-        .iter()
-        .skip(shell + 1)
-        .position(|word| word.starts_with('-') && !word.starts_with("--") && word.contains('c'))?;
-    let at = shell + option + 2;
-    match parts(source(at), false).as_slice() {
-        [one] if matches!(one.kind, PartKind::Single | PartKind::Double) => {
-            Some((at, one.at..one.at + one.text.len()))
-        }
-        _ => None,
-    }
-}
-
-fn starts_programs(first: &str) -> bool {
-    ![
-        "echo", "printf", "which", "pip", "pip3", "pkill", "killall", "ps", "grep", "pgrep",
-        "type", "command", "[", "[[", "if", "case", "conda", "module", "export", "python",
-        "python3", "cat", "sed", "while", "until",
-    ]
-    .contains(&first)
 }

@@ -83,7 +83,10 @@ pub fn commands(script: &str) -> Result<Vec<ShellCommand>, Unclosed> {
                 reader.end_word();
                 let before = script.get(..token.at).unwrap_or_default();
                 let is_continued = before.trim_end_matches([' ', '\t']).ends_with("\\\n");
-                if is_continued && !reader.command.words.is_empty() {
+                let rest = script.get(at..).unwrap_or_default().lines().skip(1).map(str::trim);
+                let next = rest.into_iter().find(|line| !line.is_empty() && !line.starts_with('#'));
+                let goes_on = next.is_some_and(|line| line.starts_with('-'));
+                if is_continued && goes_on && !reader.command.words.is_empty() {
                     reader.command.cut_at = Some(line);
                 }
             }
@@ -435,6 +438,18 @@ mod tests {
             ("a || torchrun x.py", true),
         ] {
             assert_eq!(of(script), Some(expected), "{script}");
+        }
+    }
+
+    #[test]
+    fn comments_cut_what_goes_on_below() {
+        for (script, cut) in [
+            ("torchrun a.py \\\n  # --x \\\n  --y 1\n", Some(1)),
+            ("torchrun a.py \\\n  # --x\n", None),
+            ("torchrun a.py \\\n  # --x\n\necho done\n", None),
+        ] {
+            let read = commands(script).expect("a script");
+            assert_eq!(read.first().and_then(|command| command.cut_at), cut, "{script}");
         }
     }
 

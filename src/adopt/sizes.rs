@@ -18,6 +18,8 @@ pub(crate) struct Around<'a> {
     pub(crate) slurm_nodes: u32,
     /// Name of the file for a profile.
     pub(crate) profile: &'a str,
+    /// Arguments of the engine that the profile holds already; empty: none.
+    pub(crate) engine_args: &'a [String],
     /// The script is in double quotes, so what is inserted may have none.
     pub(crate) quoted: bool,
 }
@@ -71,7 +73,9 @@ pub(crate) fn of(
     let values = around.values;
     let get = |field| said.fields.get(&field);
     let mut sizes = Sizes::default();
+    let hosts = hosts(said, notes);
     let nodes = get(FlagField::Nnodes).filter(|_| get(FlagField::Standalone).is_none());
+    let nodes = nodes.or(hosts.as_ref());
     let nodes =
         nodes.map(|nodes| range(nodes, notes)).filter(|nodes| nodes.value.as_deref() != Some("1"));
     sizes.several = nodes.is_some();
@@ -322,18 +326,41 @@ fn processes(
     }
 }
 
+/// The options that name GPUs, without quotes; deepspeed's `-i` is `--include`.
+fn devices(said: &Said) -> impl Iterator<Item = (&str, &str)> {
+    said.others.iter().filter_map(|(flag, value)| {
+        Some((flag.as_str(), value.as_ref()?.source.trim_matches(['"', '\''])))
+    })
+}
+
+/// The number of hosts in deepspeed's `--include host0:0,1@host1:0,1`, if there are several.
+fn hosts(said: &Said, notes: &mut Vec<Note>) -> Option<Expanded> {
+    let (_, included) = devices(said)
+        .find(|(flag, value)| matches!(*flag, "--include" | "-i") && value.contains('@'))?;
+    notes.push(Note {
+        kind: NoteKind::NotUnderstood,
+        text: text!(
+            "{included}: ranklaunch is started on every host; --nodes host0,host1 is the same line on each",
+            "{included}：ranklaunch 在每台主机上启动；--nodes host0,host1 在各主机上是同一行"
+        ),
+    });
+    let number = included.split('@').count().to_string();
+    Some(Expanded { source: number.clone(), value: Some(number), several: false })
+}
+
 /// deepspeed's `--include localhost:0,1`, accelerate's `--gpu_ids 0,1`.
 fn visible(said: &Said, sizes: &mut Sizes) {
-    for (flag, value) in &said.others {
-        let Some(value) = value else { continue };
-        let bare = value.source.trim_matches(['"', '\'']);
-        match flag.as_str() {
-            "--include" if !bare.contains('@') => {
-                if let Some((_, gpus)) = bare.split_once(':') {
-                    gpus.clone_into(&mut sizes.visible);
+    for (flag, bare) in devices(said) {
+        match flag {
+            "--include" | "-i" => {
+                // Hosts with other GPUs than the first have no common value.
+                let mut gpus =
+                    bare.split('@').map(|host| host.split_once(':').map_or("", |(_, gpus)| gpus));
+                let first = gpus.next().unwrap_or_default();
+                if gpus.all(|gpus| gpus == first) {
+                    first.clone_into(&mut sizes.visible);
                 }
             }
-            "-i" if !bare.contains('@') => {}
             "--gpu-ids" if bare != "all" => bare.clone_into(&mut sizes.visible),
             _ => {}
         }

@@ -114,7 +114,14 @@ impl Values {
                     .into_iter()
                     .filter(|token| token.kind == TokenKind::Word)
                     .collect();
-                if inner.len() < 2 || inner.iter().any(|token| token.unclosed) {
+                // A shell leaves quotes in a value as they are, and splits at IFS.
+                let quotes = |text: &str| text.contains(['\'', '"', '\\']);
+                let is_split = inner.len() > 1 && self.known.contains_key("IFS");
+                if is_split || inner.iter().any(|token| token.unclosed || quotes(token.text)) {
+                    return vec![Expanded { source: word.to_owned(), value: None, several: true }];
+                }
+                let is_option = inner.first().is_some_and(|token| token.text.starts_with('-'));
+                if inner.is_empty() || (inner.len() == 1 && !is_option) {
                     return whole();
                 }
                 inner.iter().flat_map(|token| self.words_at(token.text, deep)).collect()

@@ -45,12 +45,12 @@ pub enum PartKind {
     Double,
     /// `${…}`, whole.
     Parameter,
-    /// `$(…)`, `` `…` ``
+    /// `$(…)`, `` `…` ``, `>(…)`
     Command,
 }
 
 /// How quotes and expansions begin and end. Expansions come first, and begin in double quotes too.
-const OPENINGS: [(&str, u8, PartKind); 7] = [
+const OPENINGS: [(&str, u8, PartKind); 9] = [
     ("$(", b')', PartKind::Command),
     ("${", b'}', PartKind::Parameter),
     ("`", b'`', PartKind::Command),
@@ -58,6 +58,8 @@ const OPENINGS: [(&str, u8, PartKind); 7] = [
     ("$\"", b'"', PartKind::Double),
     ("'", b'\'', PartKind::Single),
     ("\"", b'"', PartKind::Double),
+    (">(", b')', PartKind::Command),
+    ("<(", b')', PartKind::Command),
 ];
 const EXPANSIONS: usize = 3;
 
@@ -91,7 +93,10 @@ pub fn tokens(script: &str) -> Vec<Token<'_>> {
             delimiters.extend(Some(bare(delimiter)).filter(|delimiter| !delimiter.is_empty()));
             at += rest.len() - after.len() + delimiter.len();
             continue;
-        } else if let Some(operator) = REDIRECTIONS.iter().find(|one| rest.starts_with(**one)) {
+        } else if let Some(operator) = REDIRECTIONS
+            .iter()
+            .find(|one| rest.starts_with(**one) && rest.as_bytes().get(1) != Some(&b'('))
+        {
             (TokenKind::Redirection, operator.len())
         } else {
             match word_length(rest, &mut unclosed) {

@@ -81,6 +81,33 @@ fn oracle_tells_another_job() {
     assert_eq!(wrong["lost"], serde_json::json!([4]), "{wrong}");
 }
 
+/// The control: a variable that is lost, and a script that bash cannot read, are told.
+#[test]
+fn oracle_tells_what_is_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("lost.sh");
+    std::fs::write(&path, "export SEED=7\ntorchrun --nproc_per_node 4 a.py\n").expect("written");
+    let oracle = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/adopt/oracle.py");
+    for (before, after, same) in
+        [("export SEED=7\n", "", true), ("", "", false), ("export SEED=7\n", " (:)", false)]
+    {
+        let script = format!("{before}ranklaunch --nproc-per-node 4 -- a.py{after}\n");
+        let said = serde_json::json!({ "script": script, "profile": null, "lines": [{ "first": 1, "last": 2, "class": "kept" }] });
+        let adopter = folder.path().join("adopter");
+        std::fs::write(&adopter, format!("#!/bin/sh\ncat <<'END'\n{said}\nEND\n"))
+            .expect("written");
+        let output = Command::new("python3")
+            .arg(&oracle)
+            .arg(executable())
+            .arg(&path)
+            .env("ORACLE_ADOPT", format!("sh {}", adopter.display()))
+            .output()
+            .expect("python3 runs");
+        let verdict: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(verdict["same"], same, "{script}: {verdict}");
+    }
+}
+
 /// Scripts of other projects: nine of ten plan the same job, and no line of any is lost.
 #[test]
 fn scripts_of_other_projects_plan_the_same_jobs() {

@@ -264,10 +264,11 @@ def judge(ranklaunch, adopt, path, stubs):
     with tempfile.TemporaryDirectory(prefix="oracle-") as folder:
         os.chmod(folder, 0o777)
         environment = environment_of(text)
-        before = []
+        before, seen_before = [], []
         for arguments in ARGUMENTS:
             ran = run(text, folder, stubs, environment, shown, arguments)
-            before = [one for one in (expected(*one) for one in ran or []) if one]
+            ran = [(expected(*one), one[1]) for one in ran or []]
+            before, seen_before = [one for one, _ in ran if one], [env for one, env in ran if one]
             if before:
                 break
         said = subprocess.run([*adopt, path], capture_output=True, text=True)
@@ -282,6 +283,8 @@ def judge(ranklaunch, adopt, path, stubs):
             with open(os.path.join(folder, profile["file"]), "w") as file:
                 file.write(profile["text"])
         forms = [("script", adopted["script"])]
+        if is_shell(text) and not is_shell(adopted["script"]):
+            problems.append("script: bash cannot read what is printed")
         if profile and profile["replaces_all"]:
             forms.append(("profile", f"ranklaunch --profile {profile['file']}\n"))
         for form, new in forms:
@@ -291,14 +294,36 @@ def judge(ranklaunch, adopt, path, stubs):
             if after is None or len(after) != len(before):
                 problems.append(f"{form}: {len(before)} launches before, {after and len(after)} after")
                 continue
-            for wanted, (words, env) in zip(before, after):
-                problem = differs(ranklaunch, wanted, words, env, folder)
+            for wanted, seen, (words, env) in zip(before, seen_before, after):
+                # A profile sets the variables by itself.
+                problem = environment_differs(seen, env, environment) if form == "script" else None
+                problem = problem or differs(ranklaunch, wanted, words, env, folder)
                 problems += [f"{form}: {problem}"] if problem else []
         return {
             "script": shown, "same": bool(before) and not problems, "ran": len(before), "lost": lost,
             "why": problems[0] if problems else "" if before else "the script launches nothing here",
             "understood": sum(line["class"] == "not-understood" for line in adopted["lines"]),
         }
+
+
+def is_shell(text):
+    return subprocess.run(["/bin/bash", "-n"], input=text, text=True, capture_output=True).returncode == 0
+
+
+# What ranklaunch or a shell says by itself, and what `adopt` takes out with a reason.
+UNCOUNTED = re.compile(
+    r"(MASTER_|WORLD_SIZE|LOCAL_|RANK|NODE_RANK|NNODES|NCCL_|GLOO_|TP_|TORCH_|RDZV|SLURM_|OMPI_|ORACLE_|CUDA_VISIBLE"
+    r"|PYTHONUNBUFFERED|BASH|PATH$|PWD$|OLDPWD$|SHLVL$|_$|RANKLAUNCH)"
+)
+
+
+def environment_differs(before, after, platform):
+    """A variable of the program that is another one, or is there no more."""
+    for name, value in before.items():
+        counts = not UNCOUNTED.match(name) and name not in platform
+        if counts and "ranklaunch" not in after.get(name, "") and after.get(name) != value:
+            return f"{name}={value!r} before, {after.get(name)!r} after"
+    return None
 
 
 def lines_without_a_class(text, adopted):

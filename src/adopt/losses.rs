@@ -1,0 +1,202 @@
+//! What a reading of a script must not lose, and what goes all the same.
+
+use super::*;
+
+fn adopted(script: &str) -> Adopted {
+    Adopted::of_script("a.sh", script).unwrap_or_else(|| panic!("a launch: {script}"))
+}
+
+/// Lines around a launch, and whether the script that is printed still has the text.
+fn holds(cases: &[(&str, &str, bool)]) {
+    for (script, part, stays) in cases {
+        let adopted = adopted(script);
+        assert_eq!(adopted.script.contains(part), *stays, "{script}\n{}", adopted.script);
+        if *stays {
+            let name = part.split('=').next().and_then(|it| it.rsplit(' ').next()).unwrap_or(part);
+            assert!(
+                adopted.profile.as_ref().is_none_or(|profile| !profile.is_all
+                    || profile.text.contains(part.trim())
+                    || profile.text.contains(name)),
+                "{script}"
+            );
+        }
+    }
+}
+
+#[test]
+fn commands_in_assignments_stay() {
+    holds(&[
+        ("OUT=$(mkdir -p /data && cp c /data && echo ok)\ntorchrun a.py", "mkdir -p /data", true),
+        ("PORT=$(python prepare_data.py)\ntorchrun a.py", "prepare_data.py", true),
+        ("A=`rm -rf x`\ntorchrun a.py", "rm -rf x", true),
+        ("A=\"${B:-$(rm -rf x)}\"\ntorchrun a.py", "rm -rf x", true),
+        ("A=$(echo $(rm -rf x))\ntorchrun a.py", "rm -rf x", true),
+        ("A=$(date > started)\ntorchrun a.py", "started", true),
+        ("export MASTER_ADDR=$(start_store)\ntorchrun a.py", "start_store", true),
+        ("A=$(date +%s)\ntorchrun a.py", "date", false),
+        ("A=$(cd \"$(dirname \"$0\")\" && pwd)\ntorchrun a.py", "dirname", false),
+        ("A=$((1 + 2))\ntorchrun a.py", "A=", false),
+        ("N=$(nvidia-smi -L 2>/dev/null | wc -l)\ntorchrun a.py", "nvidia-smi", false),
+    ]);
+}
+
+#[test]
+fn exported_variables_stay() {
+    holds(&[
+        ("BAR=1\nexport BAR\ntorchrun a.py", "BAR=1\n", true),
+        ("WANDB_NAME=q; export WANDB_NAME\ntorchrun a.py", "WANDB_NAME=q", true),
+        ("declare -gx Z=1\ntorchrun a.py", "declare -gx Z=1", true),
+        ("set -a\nBAR=2\ntorchrun a.py", "BAR=2", true),
+        ("set -o allexport\nBAR=2\ntorchrun a.py", "BAR=2", true),
+        ("export LR=1\nLR=2\ntorchrun a.py", "LR=2", true),
+        ("PATH=/opt/bin:$PATH\ntorchrun a.py", "PATH=/opt", true),
+        ("set -a\nset +a\nBAR=2\ntorchrun a.py", "BAR=2", false),
+        ("set -e\nBAR=2\ntorchrun a.py", "BAR=2", false),
+        ("MASTER_PORT=1; export MASTER_PORT\ntorchrun a.py", "MASTER_PORT", false),
+    ]);
+}
+
+#[test]
+fn files_that_other_lines_name_are_written() {
+    holds(&[
+        ("torchrun e.py > eval.json\npython upload.py eval.json", "> eval.json", true),
+        ("O=eval.json\ntorchrun e.py > $O\npython up.py $O", "> $O", true),
+        ("O=eval.json\ntorchrun e.py > $O 2>&1\npython up.py eval.json", "> $O 2>&1", true),
+        ("torchrun e.py | tee eval.log\npython up.py eval.log", "tee eval.log", true),
+        ("torchrun e.py > out.log; grep loss out.log", "> out.log", true),
+        ("torchrun e.py > out.log\necho done, see out.log", "> out.log", false),
+        ("torchrun e.py 2>&1 | tee eval.log", "tee", false),
+        ("nvidia-smi > gpus.txt\ntorchrun a.py", "nvidia-smi > gpus.txt", true),
+    ]);
+    let adopted = adopted("torchrun e.py > out.log");
+    assert!(adopted.lines.iter().any(|line| line.why.en.contains("out.log")));
+}
+
+#[test]
+fn traps_and_kills_of_other_programs_stay() {
+    holds(&[
+        ("trap 'rm -rf /scratch/job; cp -r out /a' EXIT\ntorchrun a.py", "cp -r out", true),
+        ("trap cleanup EXIT\ntorchrun a.py", "trap cleanup", true),
+        ("trap 'kill $SERVER' EXIT\ntorchrun a.py", "trap", true),
+        ("trap 'kill 0; exit 1' INT\ntorchrun a.py", "trap", false),
+        ("torchrun a.py\npkill -f my_server", "pkill", true),
+        ("torchrun a.py\nkill $(cat other.pid)", "kill", true),
+        ("ps aux | grep server | xargs kill\ntorchrun a.py", "xargs kill", true),
+        ("ps aux | grep a.py | awk '{print $2}' | xargs kill -9\ntorchrun a.py", "kill", false),
+        ("pkill -9 python\ntorchrun a.py", "pkill", false),
+    ]);
+}
+
+#[test]
+fn waits_for_something_else_stay() {
+    holds(&[
+        (
+            "while ! nc -z db 5432; do sleep 1; done\ntorchrun a.py",
+            "nc -z db 5432; do sleep 1",
+            true,
+        ),
+        ("until [ -f /data/ready ]; do sleep 5; done\ntorchrun a.py", "sleep 5", true),
+        ("my_server &\nsleep 9\ntorchrun a.py", "sleep 9", true),
+        ("wait-for-it.sh db:5432\ntorchrun a.py", "wait-for-it.sh", true),
+        ("until nc -z $MASTER_ADDR 29500; do sleep 1; done\ntorchrun a.py", "nc -z", false),
+        ("sleep 5\ntorchrun a.py", "sleep", false),
+    ]);
+}
+
+#[test]
+fn process_substitutions_are_one_word() {
+    let script = "torchrun a.py < in.txt >> out.log 2> >(tee err.log)";
+    let adopted = adopted(script);
+    assert_eq!(adopted.script, "ranklaunch --nproc-per-node 1 -- a.py < in.txt");
+    assert!(adopted.profile.is_none(), "the input has no place in a profile");
+    holds(&[("torchrun a.py --x <(gen a)", "a.py --x <(gen a)", true)]);
+}
+
+#[test]
+fn devices_and_interpreters_are_kept() {
+    for (script, line) in [
+        ("deepspeed -i localhost:0,1 a.py", "CUDA_VISIBLE_DEVICES=0,1 ranklaunch -- a.py"),
+        (
+            "deepspeed --include w0:0,1@w1:0,1 a.py",
+            "CUDA_VISIBLE_DEVICES=0,1 ranklaunch --nnodes 2 --node-rank \"${NODE_RANK:?}\" -- a.py",
+        ),
+        (
+            "deepspeed --include w0:0,1@w1:2 a.py",
+            "ranklaunch --nnodes 2 --node-rank \"${NODE_RANK:?}\" -- a.py",
+        ),
+        (
+            "/opt/py/bin/python -m torch.distributed.run a.py",
+            "ranklaunch --nproc-per-node 1 --python /opt/py/bin/python -- a.py",
+        ),
+        (
+            "/opt/py/bin/torchrun a.py",
+            "ranklaunch --nproc-per-node 1 --python /opt/py/bin/python -- a.py",
+        ),
+        ("N=8; L=\"--nproc_per_node=$N\"; torchrun $L a.py", "--nproc-per-node $N -- a.py"),
+        ("L=\"--nproc_per_node=8\"; torchrun \"$L\" a.py", "--nproc-per-node 8 -- a.py"),
+        ("L=--nproc_per_node=$1; torchrun $L a.py", "--nproc-per-node $1 -- a.py"),
+    ] {
+        let adopted = adopted(script);
+        assert!(adopted.script.contains(line), "{script}\n{}", adopted.script);
+    }
+}
+
+#[test]
+fn unknown_arguments_make_no_profile() {
+    for script in [
+        "torchrun a.py --f data/*.json",
+        "torchrun a.py --f data/[ab].json",
+        "F=\"--x ['A']\"; torchrun a.py $F",
+        "IFS=,; F=\"--x a,b c\"; torchrun a.py $F",
+        "torchrun a.py < in.txt",
+        "torchrun a.py <<E\nx\nE\n",
+    ] {
+        let adopted = adopted(script);
+        assert!(adopted.profile.is_none(), "{script}");
+    }
+    assert!(adopted("F=\"--x A\"; torchrun a.py $F").profile.is_some());
+}
+
+#[test]
+fn profiles_hold_one_set_of_arguments() {
+    let two = "accelerate launch --use_fsdp a.py\naccelerate launch --use_deepspeed b.py\n";
+    let adopted = adopted(two);
+    assert!(adopted.script.contains("ranklaunch --profile a.toml -- a.py\n"), "{}", adopted.script);
+    let stays = "ranklaunch --engine command -- accelerate launch --use_deepspeed b.py\n";
+    assert!(adopted.script.contains(stays), "{}", adopted.script);
+}
+
+#[test]
+fn hidden_launches_are_not_understood() {
+    for line in [
+        "echo \"torchrun b.py\" | bash",
+        "python -c \"import os; os.system('torchrun b.py')\"",
+        "alias tr=\"torchrun b.py\"",
+    ] {
+        let adopted = adopted(&format!("{line}\ntorchrun a.py\n"));
+        let found = adopted.lines.iter().filter(|one| one.first == 1);
+        assert!(
+            found.into_iter().any(|one| one.class == classes::Class::NotUnderstood),
+            "{line}: {:?}",
+            adopted.lines
+        );
+    }
+}
+
+#[test]
+fn compose_values_stay_as_written() {
+    let text = "services:\n  a:\n    command: torchrun --nproc_per_node ${N:-2} a.py --lr ${LR} --t \"${T:?}\" $${X}\n";
+    let adopted = Adopted::of_manifest("compose.yaml", text).expect("a launch");
+    for value in ["\"${N:-2}\"", "\"${LR}\"", "\"${T:?}\"", "\"$${X}\""] {
+        assert!(adopted.script.contains(value), "{}", adopted.script);
+    }
+}
+
+#[test]
+fn config_of_accelerate_says_the_processes() {
+    let mut adopted = adopted("accelerate launch --config_file one.yaml a.py");
+    adopted
+        .add_config("one.yaml", "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 8\n");
+    let profile = adopted.profile.expect("a profile");
+    assert!(profile.text.contains("nproc_per_node = 4\n"), "{}", profile.text);
+}

@@ -1,0 +1,80 @@
+//! Programs in the text of a script: launchers by their names, shells with a script, substitutions.
+
+use std::ops::Range;
+
+use text::shell::{Part, PartKind, parts};
+
+use crate::words::base;
+
+/// Places of the scripts in `$(…)`.
+pub(crate) fn commands_in(source: &str) -> Vec<Range<usize>> {
+    let place = |at: usize, part: &Part<'_>| at + part.at..at + part.at + part.text.len();
+    let mut found = Vec::new();
+    for part in parts(source, false) {
+        match part.kind {
+            PartKind::Command => found.push(place(0, &part)),
+            PartKind::Double => {
+                let inner = parts(part.text, true);
+                let inner = inner.iter().filter(|inner| inner.kind == PartKind::Command);
+                found.extend(inner.map(|inner| place(part.at, inner)));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[rustfmt::skip]
+const LAUNCHERS: &[&str] = &[
+    "torchrun", "accelerate launch", "deepspeed", "torch.distributed.launch", "torch.distributed.run", "mpirun",
+    "mpiexec", "srun", "accelerate-launch",
+];
+
+pub(crate) fn names_a_launcher(text: &str) -> bool {
+    text.split(|c: char| c.is_whitespace() || "\"'();&|/".contains(c))
+        .any(|word| LAUNCHERS.contains(&word))
+        || text.contains("accelerate launch")
+}
+
+/// Whether a variable's text is a launch line, perhaps only its beginning.
+pub(crate) fn begins_a_launch(text: &str) -> bool {
+    let words: Vec<&str> = text.split_whitespace().filter(|word| *word != "\\").collect();
+    let at = settings::launchers::command_at(&words);
+    let first = words.get(at).map(|word| base(word)).unwrap_or_default();
+    names_a_launcher(first)
+        || (first == "accelerate" && words.get(at + 1) == Some(&"launch"))
+        || (settings::launchers::PythonRun::is_by(first) && names_a_launcher(text))
+}
+
+/// The script of `bash -c SCRIPT`, also behind srun: the word, and the place of the script in it.
+pub(crate) fn shell_script<'a>(
+    words: &[String],
+    first: &str,
+    source: &dyn Fn(usize) -> &'a str,
+) -> Option<(usize, Range<usize>)> {
+    if ["echo", "printf", "grep", "sed", "awk"].contains(&first) {
+        return None;
+    }
+    let shell =
+        words.iter().position(|word| ["bash", "sh", "zsh", "dash"].contains(&base(word)))?;
+    let option = words
+        .iter()
+        .skip(shell + 1)
+        .position(|word| word.starts_with('-') && !word.starts_with("--") && word.contains('c'))?;
+    let at = shell + option + 2;
+    match parts(source(at), false).as_slice() {
+        [one] if matches!(one.kind, PartKind::Single | PartKind::Double) => {
+            Some((at, one.at..one.at + one.text.len()))
+        }
+        _ => None,
+    }
+}
+
+pub(crate) fn starts_programs(first: &str) -> bool {
+    ![
+        "echo", "printf", "which", "pip", "pip3", "pkill", "killall", "ps", "grep", "pgrep",
+        "type", "command", "[", "[[", "if", "case", "conda", "module", "export", "python",
+        "python3", "cat", "sed", "while", "until",
+    ]
+    .contains(&first)
+}
