@@ -58,11 +58,13 @@ pub struct Reported {
     pub step: Option<(f64, f64)>,
     /// The last report of the whole job; None if the counter starts over.
     pub latest: Option<JobProgress>,
-    /// When the lines came, and the share that was done, of the lines that nobody has taken yet. None: the counter
-    /// starts over.
-    pub news: VecDeque<(Instant, Option<f64>)>,
+    /// When the lines came, the share that was done and the number that their counter counts up to, of the lines that
+    /// nobody has taken yet.
+    pub news: VecDeque<(Instant, f64, Option<f64>)>,
     /// Seconds of each of the last steps.
     pub recent: VecDeque<f64>,
+    /// The counter starts over for each epoch, so it does not count the job.
+    pub starts_over: bool,
 }
 
 impl StepReports {
@@ -162,12 +164,13 @@ impl ProgressLines {
         let last = self.last.replace((at, said.step));
         let whole = !self.starts_over;
         let mut reported = held(&self.reports.0);
+        reported.starts_over = self.starts_over;
         reported.step = said.total.map(|total| (said.step, total));
         reported.latest = whole.then_some(JobProgress { done: said.done, remaining, metrics });
         if last.is_some_and(|(_, step)| step == said.step) {
             return;
         }
-        reported.news.push_back((at, whole.then_some(said.done)));
+        reported.news.push_back((at, said.done, said.total));
         if reported.news.len() > MOST_REPORTS {
             // The newest report stays.
             reported.news.remove(MOST_REPORTS / 2);
@@ -307,20 +310,20 @@ mod tests {
         let taken = reports.take();
         assert_eq!(taken.step, Some((4.0, 9.0)));
         assert_eq!(taken.recent, [2.0, 3.0]);
-        let seen: Vec<_> = taken.news.iter().map(|(when, _)| *when).collect();
+        let seen: Vec<_> = taken.news.iter().map(|(when, ..)| *when).collect();
         assert_eq!(seen, [at(0), at(4), at(8)], "a count that stays is no progress");
         assert!(reports.take().news.is_empty());
         lines.feed(Stream::Out, at(9), false, b"step 1/9\n");
         let again = reports.take();
-        assert_eq!(again.news, [(at(9), None)], "it starts over");
-        assert!(again.latest.is_none() && again.recent == [2.0, 3.0]);
+        assert_eq!(again.news, [(at(9), 1.0 / 9.0, Some(9.0))]);
+        assert!(again.starts_over && again.latest.is_none() && again.recent == [2.0, 3.0]);
         for second in 10..5000 {
             let line = format!("step {second}/9999\n");
             lines.feed(Stream::Out, at(second), false, line.as_bytes());
         }
         let many = reports.take();
         assert_eq!((many.news.len(), many.recent.len()), (MOST_REPORTS, RECENT));
-        assert_eq!(many.news.back().map(|(when, _)| *when), Some(at(4999)));
+        assert_eq!(many.news.back().map(|(when, ..)| *when), Some(at(4999)));
     }
 
     #[test]
