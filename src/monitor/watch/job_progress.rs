@@ -30,6 +30,8 @@ const MOST: usize = 32;
 /// Maximum characters of a name and of a value.
 const LONGEST: usize = 64;
 
+/// Maximum time from the first to the last line of those that were written at once.
+const BURST: Duration = Duration::from_millis(20);
 /// Number of steps whose times are kept.
 const RECENT: usize = 120;
 /// Maximum number of reports that are kept until somebody takes them.
@@ -92,8 +94,10 @@ pub struct ProgressLines {
     followed: Option<(f64, f64)>,
     /// The first line, for the rate.
     first: Option<(Instant, f64)>,
-    /// The last line that counted, for the time of a step.
-    last: Option<(Instant, f64)>,
+    /// The last line that counted: its step and its total.
+    last: Option<(f64, Option<f64>)>,
+    /// The line from which the time of the next steps counts; without its step, the counter was set back since.
+    paced: Option<(Instant, Option<f64>)>,
     reports: StepReports,
     /// The counter starts over for each epoch, so it does not count the job.
     starts_over: bool,
@@ -153,7 +157,11 @@ impl ProgressLines {
         if self.number.is_some() && !self.follows(&said) {
             return;
         }
-        let (since, from) = *self.first.get_or_insert((at, said.done));
+        let first = self.first.get_or_insert((at, said.done));
+        if is_one_burst(first.0, at) {
+            first.1 = said.done;
+        }
+        let (since, from) = *first;
         let gained = said.done - from;
         let by_rate = || {
             let spent = at.saturating_duration_since(since).as_secs_f64();
@@ -161,13 +169,14 @@ impl ProgressLines {
             (gained > 0.0 && spent > 0.0).then(|| Duration::try_from_secs_f64(left).ok())?
         };
         let remaining = said.left.or_else(by_rate);
-        let last = self.last.replace((at, said.step));
+        let last = self.last.replace((said.step, said.total));
+        let took = self.step_took(at, &said, last);
         let whole = !self.starts_over;
         let mut reported = held(&self.reports.0);
         reported.starts_over = self.starts_over;
         reported.step = said.total.map(|total| (said.step, total));
         reported.latest = whole.then_some(JobProgress { done: said.done, remaining, metrics });
-        if last.is_some_and(|(_, step)| step == said.step) {
+        if last == Some((said.step, said.total)) {
             return;
         }
         reported.news.push_back((at, said.done, said.total));
@@ -175,13 +184,30 @@ impl ProgressLines {
             // The newest report stays.
             reported.news.remove(MOST_REPORTS / 2);
         }
-        let forward = last.filter(|(_, step)| said.total.is_some() && *step < said.step);
-        if let Some((before, step)) = forward {
-            let took = at.saturating_duration_since(before).as_secs_f64() / (said.step - step);
-            reported.recent.push_back(took);
-            let surplus = reported.recent.len().saturating_sub(RECENT);
-            reported.recent.drain(..surplus);
+        reported.recent.extend(took);
+        let surplus = reported.recent.len().saturating_sub(RECENT);
+        reported.recent.drain(..surplus);
+    }
+
+    /// Seconds of each step since the last burst of lines. A rank that buffers its output writes many lines at once, so
+    /// the first line of a burst comes as many steps after the first one of the burst before as that one had lines.
+    fn step_took(
+        &mut self,
+        at: Instant,
+        said: &Said,
+        last: Option<(f64, Option<f64>)>,
+    ) -> Option<f64> {
+        let is_set_back = last.is_some_and(|(step, total)| total != said.total || said.step < step);
+        if let Some((_, from)) = self.paced.as_mut().filter(|_| is_set_back) {
+            *from = None;
         }
+        if self.paced.is_some_and(|(since, _)| is_one_burst(since, at)) {
+            return None;
+        }
+        let (since, from) = self.paced.replace((at, Some(said.step)))?;
+        let steps =
+            said.total.and(from.map(|from| said.step - from)).filter(|steps| *steps > 0.0)?;
+        Some(at.saturating_duration_since(since).as_secs_f64() / steps)
     }
 
     /// If there are several counters, the one with the most steps counts the job: an evaluation has fewer.
@@ -196,6 +222,10 @@ impl ProgressLines {
         self.followed = Some((total, said.done));
         true
     }
+}
+
+fn is_one_burst(first: Instant, at: Instant) -> bool {
+    at.saturating_duration_since(first) < BURST
 }
 
 fn text<'l>(captures: &Captures<'l>, name: &str) -> Option<&'l str> {
@@ -324,6 +354,49 @@ mod tests {
         let many = reports.take();
         assert_eq!((many.news.len(), many.recent.len()), (MOST_REPORTS, RECENT));
         assert_eq!(many.news.back().map(|(when, ..)| *when), Some(at(4999)));
+    }
+
+    /// A rank that buffers its output: a step each 250 ms, and some lines at once.
+    #[test]
+    fn bursts_of_lines_keep_pace_and_remaining_time() {
+        for (size, split) in [(1, 0), (2, 0), (12, 0), (12, 5), (40, 0)] {
+            let mut lines = ProgressLines::new(None);
+            let began = Instant::now();
+            for burst in 0..6 {
+                let at = began + Duration::from_millis(burst * size * 250);
+                let late = at + Duration::from_millis(3);
+                for line in 1..=size {
+                    let at = if line <= split { at } else { late };
+                    let text = format!("step {}/1000\n", burst * size + line);
+                    lines.feed(Stream::Out, at, false, text.as_bytes());
+                }
+            }
+            let reports = lines.reports().take();
+            assert_eq!(reports.recent.len(), 5, "{size}");
+            for took in reports.recent {
+                assert!((took - 0.25).abs() < 0.01, "{size}: {took}");
+            }
+            let left = reports.latest.and_then(|latest| latest.remaining).expect("a rate");
+            let expected = (1000 - 6 * size) as f64 * 0.25;
+            assert!((left.as_secs_f64() / expected - 1.0).abs() < 0.01, "{size}: {left:?}");
+        }
+    }
+
+    #[test]
+    fn counters_set_back_within_a_burst_have_no_pace() {
+        let mut lines = ProgressLines::new(None);
+        let began = Instant::now();
+        for (second, text) in [
+            (0, "step 2/9\nstep 9/9\nstep 1/9\nstep 2/9\n"),
+            (3, "step 3/9\nstep 5/9\n"),
+            (5, "step 7/9\nstep 1/10\n"),
+            (6, "step 8/10\n"),
+            (7, "step 9/10\n"),
+        ] {
+            let at = began + Duration::from_secs(second);
+            lines.feed(Stream::Out, at, false, text.as_bytes());
+        }
+        assert_eq!(lines.reports().take().recent, [0.5, 1.0]);
     }
 
     #[test]
