@@ -20,8 +20,9 @@ use verdict::outcome::Stream;
 /// A progress bar of tqdm without a title: one with a title counts files, shards or the batches of an epoch.
 const BAR: &str =
     r"^\s*\d{1,3}%\|[^|]*\| *(?P<step>\d+)/(?P<total>\d+) \[[\d:]+<(?P<left>[\d:]+|\?)";
-/// `step 3/100`, `Iteration [3/100]`, `global_step: 3 of 100`.
-const STEP: &str = r"(?i-u:\b(?:global[_ ])?(?:step|iter|iteration)s?\b[\s:=\[(#]*(?P<step>\d+)\s*(?:/|of)\s*(?P<total>\d+)\b)";
+/// `step 3/100`, `Iteration [3/100]`, `global_step: 3 of 100`; with the group `other`, of a counter that is not the
+/// job's: `val step 1/10`.
+const STEP: &str = r"(?i-u:(?P<other>\b(?:eval|evaluation|val|valid|validation|test|sanity|warmup)\W+)?\b(?:global[_ ])?(?:step|iter|iteration)s?\b[\s:=\[(#]*(?P<step>\d+)\s*(?:/|of)\s*(?P<total>\d+)\b)";
 /// `loss=0.23`, `lr: 1e-4`.
 const NUMBER: &str = r"(?P<name>[A-Za-z_][\w./-]*)['\x22]?\s*[:=]\s*(?P<value>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?:[\s,;)\]}]|$)";
 
@@ -39,6 +40,10 @@ const MOST_REPORTS: usize = 512;
 
 /// The group of the time that is left.
 const LEFT: &str = "left";
+/// The group of a word by which a built-in pattern counts something else.
+const OTHER: &str = "other";
+/// Maximum count: a larger one has no exact value, and no job has so many steps.
+const MOST_STEPS: f64 = (1_u64 << 53) as f64;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobProgress {
@@ -112,6 +117,13 @@ struct Said {
     left: Option<Duration>,
 }
 
+impl Said {
+    /// What a built-in pattern finds may count something else.
+    fn counts_the_job(&self, captures: &Captures<'_>) -> bool {
+        captures.name(OTHER).is_none() && self.total.is_none_or(|total| self.step <= total)
+    }
+}
+
 impl ProgressLines {
     /// `pattern`: the user's, which replaces the built-in ones.
     pub fn new(pattern: Option<Regex>) -> ProgressLines {
@@ -149,7 +161,11 @@ impl ProgressLines {
         let found =
             self.patterns.iter().find_map(|pattern| Some((pattern, pattern.captures(line)?)));
         let Some((pattern, captures)) = found else { return };
-        let Some(said) = said(&captures) else { return };
+        let is_own = self.number.is_none();
+        let Some(said) = said(&captures).filter(|said| is_own || said.counts_the_job(&captures))
+        else {
+            return;
+        };
         let metrics = match &self.number {
             Some(number) => numbers(number, line),
             None => groups(pattern, &captures),
@@ -240,7 +256,8 @@ fn said(captures: &Captures<'_>) -> Option<Said> {
         return Some(Said { done, step: percent, total: None, left });
     }
     let (step, total) = (number(TellsProgress::STEPS)?, number(TellsProgress::TOTAL)?);
-    (total > 0.0).then(|| {
+    let is_count = step >= 0.0 && step.max(total) <= MOST_STEPS;
+    (total > 0.0 && is_count).then(|| {
         let done = (step / total).clamp(0.0, 1.0);
         Said { done, step, total: Some(total), left }
     })
@@ -312,6 +329,9 @@ mod tests {
             "2026/11/23 step\n",
             "step 3/0\n",
             "footstep 3/10\n",
+            "step 11/10\n",
+            "step 99999999999999999999/999999999999999999999\n",
+            "step 3/9007199254740993000\n",
         ] {
             assert_eq!(shown(after(None, &[other])), "", "{other}");
         }
@@ -322,6 +342,15 @@ mod tests {
         let evaluation = ["step 10/100\n", "  50%|█████| 5/10 [00:01<00:01,  3.1it/s]\n"];
         assert_eq!(shown(after(None, &evaluation)), "10 %");
         assert_eq!(shown(after(None, &["step 5/10\n", "step 10/100\n"])), "10 %");
+        for word in ["eval", "Val:", "valid", "[Validation]", "test", "sanity", "WARMUP global"] {
+            let line = format!("{word} step 5/1000\n");
+            assert_eq!(shown(after(None, &[&line])), "", "{line}");
+            let lines = ["step 10/100\n", &line, "step 20/100\n"];
+            assert_eq!(shown(after(None, &lines)), "20 % 160 s", "{line}");
+        }
+        for line in ["train step 5/10\n", "val 0.3 step 5/10\n", "interval step 5/10\n"] {
+            assert!(shown(after(None, &[line])).starts_with("50 %"), "{line}");
+        }
         let epochs = ["step 99/100\n", "step 1/100\n", "step 2/100\n"];
         assert_eq!(shown(after(None, &epochs)), "", "it counts the steps of each epoch");
     }
@@ -407,5 +436,8 @@ mod tests {
         let steps = r"it (?P<step>\d+) of (?P<total>\d+), (?P<left>\d+) s left";
         let again = ["it 9 of 10, 1 s left\n", "it 1 of 10, 9 s left\n"];
         assert_eq!(shown(after(Some(steps), &again)), "10 % 9 s", "it was set back");
+        let other = r"(?P<other>\w+) (?P<step>\S+) of (?P<total>\d+)";
+        assert_eq!(shown(after(Some(other), &["val 12 of 10\n"])), "100 % other=val");
+        assert_eq!(shown(after(Some(other), &["val -1 of 10\n"])), "");
     }
 }
