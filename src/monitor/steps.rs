@@ -2,7 +2,8 @@
 //!
 //! Takes when rank 0 reported how far it was, attempt by attempt, and when the job stood still; gives the goodput: the
 //! time from the first to the last report of each attempt, without standstills and without what a later attempt did
-//! again. Nothing is lost more than once, and what is not reported is not guessed. Pure: reads no clock.
+//! again. Nothing is lost more than once, and what is not reported is not guessed: a counter that starts over for each
+//! epoch tells no step that was done again. Pure: reads no clock.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ const MOST: usize = 512;
 #[serde(default)]
 pub struct Report {
     pub at: Millis,
-    /// The share of the job that is done, from 0 to 1; None if the counter starts over and so does not count the job.
+    /// The share that is done, from 0 to 1; None if a counter other than the followed one gave the report.
     pub done: Option<f64>,
 }
 
@@ -26,8 +27,13 @@ pub struct Report {
 #[serde(default)]
 pub struct Steps {
     pub attempt: u32,
-    /// The number that the steps count up to; None if the job reports a share.
+    /// The number that the steps of the followed counter count up to; None if the job reports a share.
     pub total: Option<f64>,
+    /// The counter starts over, as for each epoch, so its shares do not count the job.
+    pub starts_over: bool,
+    /// The first report, of whichever counter.
+    since: Option<Millis>,
+    /// From the first one of the followed counter on.
     reports: Vec<Report>,
 }
 
@@ -44,7 +50,21 @@ impl Steps {
         Steps { attempt, ..Steps::default() }
     }
 
-    pub fn note(&mut self, report: Report) {
+    /// The first report came no later than this.
+    pub fn begin(&mut self, at: Millis) {
+        self.since = Some(self.since.map_or(at, |since| since.min(at)));
+    }
+
+    /// A report of the counter with this total. The longest counter is followed: a shorter one before it, such as of a
+    /// check of the evaluation, has other steps.
+    pub fn note(&mut self, total: Option<f64>, mut report: Report) {
+        if self.reports.is_empty() || total > self.total {
+            self.total = total;
+            self.reports.clear();
+        }
+        if total != self.total {
+            report.done = None;
+        }
         // The journal of another node may hold anything; no time of a run goes backwards.
         let is_news = self.reports.last().is_none_or(|last| {
             last.at < report.at && (report.done.is_none() || last.done != report.done)
@@ -52,6 +72,9 @@ impl Steps {
         if !is_news {
             return;
         }
+        let had = self.reports.iter().rev().find_map(|one| one.done);
+        self.starts_over |= report.done.is_some() && report.done < had;
+        self.since.get_or_insert(report.at);
         if self.reports.len() >= MOST {
             let (mut at, last) = (0, MOST - 1);
             self.reports.retain(|_| {
@@ -62,6 +85,12 @@ impl Steps {
         self.reports.push(report);
     }
 
+    /// When the first report came, of whichever counter.
+    pub fn since(&self) -> Option<Millis> {
+        self.since
+    }
+
+    /// The first report of the followed counter.
     pub fn first(&self) -> Option<Report> {
         self.reports.first().copied()
     }
@@ -72,41 +101,50 @@ impl Steps {
 
     /// The moment at which more than this share was done; None if it never was, or is not known.
     fn passed(&self, share: f64) -> Option<Millis> {
-        let mut before: Option<(Millis, f64)> = None;
-        for report in &self.reports {
-            let done = report.done?;
+        let mut shares = self.reports.iter().filter_map(|report| Some((report.at, report.done?)));
+        let (mut at, mut had) = shares.next()?;
+        if had >= share {
+            return self.since;
+        }
+        for (next, done) in shares {
             if done > share {
                 // Between two reports the steps took the same time.
-                return Some(before.map_or(report.at, |(at, had)| {
-                    let part = ((share - had) / (done - had)).clamp(0.0, 1.0);
-                    #[expect(clippy::cast_sign_loss, reason = "reports are in their order")]
-                    let after = (report.at.saturating_sub(at) as f64 * part).round() as u64;
-                    at.saturating_add(after)
-                }));
+                let part = ((share - had) / (done - had)).clamp(0.0, 1.0);
+                #[expect(clippy::cast_sign_loss, reason = "reports are in their order")]
+                let after = (next.saturating_sub(at) as f64 * part).round() as u64;
+                return Some(at.saturating_add(after));
             }
-            before = Some((report.at, done));
+            (at, had) = (next, done);
         }
         None
     }
 
-    /// The moment up to which the steps count, since `later` attempts went on from there.
-    fn counts_until(&self, later: &[Life<'_>]) -> Option<Millis> {
+    /// The moment up to which the steps count, since `later` attempts went on from there. The attempts are some of
+    /// `all`: the first epoch of an attempt does not show that the counter starts over, but that of another may.
+    fn counts_until(&self, later: &[Life<'_>], all: &[Life<'_>]) -> Option<Millis> {
         let last = self.last()?.at;
-        let same = later.iter().filter(|life| life.steps.total == self.total);
+        let is_same = |life: &&Life<'_>| life.steps.total == self.total;
+        if all.iter().filter(is_same).any(|life| life.steps.starts_over) {
+            return Some(last);
+        }
+        let same = later.iter().filter(is_same);
         let again = same.filter_map(|life| self.passed(life.steps.first()?.done?));
         Some(again.fold(last, Millis::min))
     }
 }
 
-/// The time whose steps count, of all attempts in their order; None if no attempt reported a step.
+/// The time whose steps count, of all attempts in their order; None if no attempt reported two steps, since a single
+/// one has no time.
 pub fn goodput(lives: &[Life<'_>], standstills: &[(Millis, Millis)]) -> Option<Millis> {
     let mut sum = None;
     for (at, life) in lives.iter().enumerate() {
         let later = lives.get(at + 1..).unwrap_or_default();
-        let Some((first, until)) = life.steps.first().zip(life.steps.counts_until(later)) else {
+        let is_span = |since: &Millis| life.steps.last().is_some_and(|last| *since < last.at);
+        let since = life.steps.since().filter(is_span);
+        let Some((since, until)) = since.zip(life.steps.counts_until(later, lives)) else {
             continue;
         };
-        let (from, to) = (first.at.max(life.from), until.min(life.to));
+        let (from, to) = (since.max(life.from), until.min(life.to));
         let lasted = to.saturating_sub(from).saturating_sub(stood(standstills, from, to));
         sum = Some(sum.unwrap_or(0_u64).saturating_add(lasted));
     }
@@ -132,8 +170,13 @@ mod tests {
     use super::*;
 
     fn steps(reports: &[(u64, f64)]) -> Steps {
-        let mut steps = Steps { total: Some(100.0), ..Steps::default() };
-        reports.iter().for_each(|&(at, done)| steps.note(Report { at, done: Some(done) }));
+        of_total(100.0, reports)
+    }
+
+    fn of_total(total: f64, reports: &[(u64, f64)]) -> Steps {
+        let mut steps = Steps::default();
+        let note = |&(at, done): &_| steps.note(Some(total), Report { at, done: Some(done) });
+        reports.iter().for_each(note);
         steps
     }
 
@@ -150,9 +193,50 @@ mod tests {
             assert_eq!(goodput(&lives, &[]), Some(counts + 1000), "from {from}");
         }
         // Numbers of another total are not the same steps.
-        let other = Steps { total: Some(40.0), ..steps(&[(20_000, 0.2), (21_000, 0.3)]) };
+        let other = of_total(40.0, &[(20_000, 0.2), (21_000, 0.3)]);
         assert_eq!(goodput(&[alive(&first), alive(&other)], &[]), Some(9000));
         assert_eq!(goodput(&[alive(&Steps::default())], &[]), None);
+    }
+
+    #[test]
+    fn one_report_is_no_goodput() {
+        let (one, two) = (steps(&[(1000, 0.1)]), steps(&[(5000, 0.1), (6000, 0.2)]));
+        assert_eq!(goodput(&[alive(&one)], &[]), None);
+        assert_eq!(goodput(&[alive(&one), alive(&two)], &[]), Some(1000));
+        assert_eq!(goodput(&[alive(&two), alive(&one)], &[]), Some(0), "all was done again");
+    }
+
+    #[test]
+    fn epoch_counters_tell_no_repeated_step() {
+        let epochs = steps(&[(1000, 0.1), (3000, 1.0), (4000, 0.1), (6000, 1.0)]);
+        let next = steps(&[(20_000, 0.1), (21_000, 0.5)]);
+        for lives in [[&epochs, &next], [&next, &epochs]] {
+            assert_eq!(goodput(&lives.map(alive), &[]), Some(6000));
+        }
+    }
+
+    #[test]
+    fn shorter_counters_have_no_share_of_the_job() {
+        let short = [(1000, 0.5), (2000, 1.0)];
+        let long = |from: u64, at: u64| {
+            (1..=3).map(move |one| (at + one * 1000, (from + one) as f64 / 100.0))
+        };
+        let run = |from, at: u64| {
+            let mut steps = of_total(2.0, &short.map(|(after, done)| (at + after, done)));
+            for (at, done) in long(from, at + 2000) {
+                steps.note(Some(100.0), Report { at, done: Some(done) });
+                steps.note(Some(10.0), Report { at: at + 1, done: Some(done) });
+            }
+            steps
+        };
+        let (first, goes_on, repeats) = (run(0, 0), run(3, 50_000), run(1, 50_000));
+        assert_eq!((first.since(), first.first().map(|one| one.at)), (Some(1000), Some(3000)));
+        assert!(!first.starts_over);
+        assert_eq!(goodput(&[alive(&first), alive(&goes_on)], &[]), Some(4001 + 4001));
+        // It went on from step 2, which was done after 4 s.
+        assert_eq!(goodput(&[alive(&first), alive(&repeats)], &[]), Some(3000 + 4001));
+        let same = run(0, 50_000);
+        assert_eq!(goodput(&[alive(&first), alive(&same)], &[]), Some(4001));
     }
 
     #[test]
@@ -169,14 +253,14 @@ mod tests {
     fn reports_stay_bounded_between_first_and_last() {
         let mut many = Steps::default();
         for at in 0..100_000_u64 {
-            many.note(Report { at, done: Some(at as f64 / 1e5) });
+            many.note(None, Report { at, done: Some(at as f64 / 1e5) });
             assert!(many.reports.len() <= MOST);
             assert_eq!((many.reports[0].at, many.reports[many.reports.len() - 1].at), (0, at));
         }
         assert!(many.reports.len() > MOST / 4);
         let middle = many.passed(0.5).expect("it was passed");
         assert!(middle.abs_diff(50_000) < 10, "{middle}");
-        many.note(Report { at: 5, done: Some(0.0) });
+        many.note(None, Report { at: 5, done: Some(0.0) });
         assert_eq!(many.last().map(|last| last.at), Some(99_999), "time never goes backwards");
     }
 }

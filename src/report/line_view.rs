@@ -83,22 +83,26 @@ fn prefix(line: &LogLine, width: usize) -> String {
     }
 }
 
-/// The step and its time, the time that has passed, ranks alive, GPUs, how long nothing was printed, and the rate of
-/// the logs.
+/// The step, the time that has passed, ranks alive, the time of a step and the remaining time, GPUs, how long nothing
+/// was printed, and the rate of the logs. During a standstill the step is no news.
 pub fn status_line(status: &NodeStatus) -> Text {
     let mut parts = Vec::new();
     if let Some(standstill) = &status.standstill {
         let time = duration(status.at_ms.saturating_sub(standstill.since_ms));
         parts.push(text!("STANDS STILL for {time}", "卡死 {time}"));
     }
-    let begins_or_ends = matches!(status.phase, Phase::Launching | Phase::Stopping);
-    if !begins_or_ends {
-        parts.extend(status.progress.iter().flat_map(steps));
-    }
     let ran = Text::same(duration(status.at_ms.saturating_sub(status.started_ms)));
-    match begins_or_ends {
-        true => parts.extend([ranks(status), ran]),
-        false => parts.extend([ran, ranks(status)]),
+    if matches!(status.phase, Phase::Launching | Phase::Stopping) {
+        parts.extend([ranks(status), ran]);
+    } else {
+        let progress = status.progress.as_ref();
+        let (step, ran) = (progress.and_then(step), [ran, ranks(status)]);
+        if parts.is_empty() {
+            parts.extend(step.into_iter().chain(ran));
+        } else {
+            parts.extend(ran.into_iter().chain(step));
+        }
+        parts.extend(progress.into_iter().flat_map(pace));
     }
     parts.extend(gpus(&status.gpus));
     parts.extend(last_line(status));
@@ -112,32 +116,50 @@ pub fn status_line(status: &NodeStatus) -> Text {
     Text::new(of(|part| &part.en).join(" · "), of(|part| &part.zh).join(" · "))
 }
 
-/// `step 37/60`, `1.0 s/step` and `0:23 left`, as far as the lines of rank 0 tell it.
-fn steps(progress: &ProgressStatus) -> Vec<Text> {
+/// `step 37/60`, or the share, as far as the lines of rank 0 tell it.
+fn step(progress: &ProgressStatus) -> Option<Text> {
+    if let Some((step, total)) = progress.step.zip(progress.total) {
+        let (step, total) = (short_count(step), short_count(total));
+        return Some(text!("step {step}/{total}", "第 {step}/{total} 步"));
+    }
+    let done = progress.done? * 100.0;
+    Some(text!("{done:.0} % done", "完成 {done:.0} %"))
+}
+
+/// `1.0 s/step` and `0:23 left`.
+fn pace(progress: &ProgressStatus) -> Vec<Text> {
     /// Steps whose mean is shown: the first ones are slower than those to come.
     const MEAN: usize = 10;
     let mut parts = Vec::new();
-    if let Some((step, total)) = progress.step.zip(progress.total) {
-        parts.push(text!("step {step}/{total}", "第 {step}/{total} 步"));
+    if progress.step.is_some() {
         let last = progress.step_ms.iter().rev().take(MEAN);
         match last.clone().sum::<f64>() / last.len() as f64 {
             mean @ 1000.0.. => {
                 let mean = mean / 1000.0;
                 parts.push(text!("{mean:.1} s/step", "{mean:.1} 秒/步"));
             }
-            mean @ ..1000.0 => parts.push(text!("{mean:.0} ms/step", "{mean:.0} 毫秒/步")),
+            mean @ 0.5.. => parts.push(text!("{mean:.0} ms/step", "{mean:.0} 毫秒/步")),
             _ => {}
         }
-    } else if let Some(done) = progress.done.map(|share| share * 100.0) {
-        parts.push(text!("{done:.0} % done", "完成 {done:.0} %"));
     }
     let left = progress.remaining_ms.filter(|left| *left > 0).map(duration);
     parts.extend(left.map(|left| text!("{left} left", "剩余 {left}")));
     parts
 }
 
+/// At most ten columns: `9.0e15`.
+fn short_count(count: u64) -> String {
+    if count < 10_000_000_000 { count.to_string() } else { format!("{:.1e}", count as f64) }
+}
+
+/// From two days on in days: `90.2 d`.
 fn duration(ms: u64) -> String {
-    clock(Duration::from_millis(ms))
+    const DAY: u64 = 86_400_000;
+    if ms < 2 * DAY {
+        clock(Duration::from_millis(ms))
+    } else {
+        format!("{:.1} d", ms as f64 / DAY as f64)
+    }
 }
 
 fn ranks(status: &NodeStatus) -> Text {
@@ -258,6 +280,8 @@ pub fn slow_event(news: &SlowNews, node: u32) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
     use monitor::status::{LogStatus, RankStatus, RunStatus, StandstillStatus};
     use text::columns::columns;
     use text::rank::GlobalRank;
@@ -356,27 +380,70 @@ mod tests {
         assert!(status_line(&NodeStatus::default()).en.contains("no line yet"));
     }
 
-    /// A narrow terminal cuts the end of the line: step, time and ranks are before it, whatever their numbers.
-    #[test]
-    fn steps_and_ranks_fit_80_columns() {
-        let mut status = running();
-        for (step, total, ms) in [(37, 60, 1040.0), (123_456, 1_000_000, 12_345.6), (1, 2, 3.2)] {
-            let progress = ProgressStatus {
-                step: Some(step),
-                total: Some(total),
-                step_ms: vec![90_000.0, ms, ms, ms, ms, ms, ms, ms, ms, ms, ms],
-                remaining_ms: Some(23_000),
-                ..ProgressStatus::default()
+    fn at_step(step: u64, total: u64, ms: f64, left: u64) -> Option<ProgressStatus> {
+        Some(ProgressStatus {
+            step: Some(step),
+            total: Some(total),
+            step_ms: [90_000.0].into_iter().chain([ms; 10]).collect(),
+            remaining_ms: Some(left),
+            ..ProgressStatus::default()
+        })
+    }
+
+    proptest! {
+        /// A narrow terminal cuts the end of the line, and leaves the last column free.
+        #[test]
+        fn step_time_and_ranks_fit_80_columns(
+            (step, total) in (0..=64_u32, 0..=64_u32).prop_flat_map(|(step, total)| {
+                (0..=u64::MAX.unbounded_shr(step), 0..=u64::MAX.unbounded_shr(total))
+            }),
+            ran in 0..100_u64 * 366 * 86_400_000, stood in proptest::option::of(0..100_000_000_u64),
+            ranks in 0..10_000_usize, nodes in 1..3_u32, pace in 0.0..1e9, left in any::<u64>(),
+        ) {
+            let mut status = running();
+            (status.at_ms, status.started_ms) = (1_795_000_000_000 + ran, 1_795_000_000_000);
+            status.run = Some(RunStatus { nodes, ..RunStatus::default() });
+            status.ranks = vec![status.ranks[0].clone(); ranks];
+            status.progress = at_step(step, total, pace, left);
+            let since = |stood| StandstillStatus {
+                since_ms: status.at_ms - stood,
+                ..StandstillStatus::default()
             };
-            status.progress = Some(progress);
+            status.standstill = stood.map(since);
             let line = status_line(&status);
+            let place = if stood.is_some() { 3 } else { 0 };
             for (words, begins) in [(&line.en, "step "), (&line.zh, "第 ")] {
-                assert!(words.starts_with(&format!("{begins}{step}/{total}")), "{words}");
-                let (before, _) = words.split_once(" · GPU").expect("GPUs");
-                assert!(columns(before) <= 80, "{words}");
+                let parts: Vec<_> = words.split(" · ").collect();
+                prop_assert!(columns(&parts[..3].join(" · ")) < 80, "{}", words);
+                prop_assert!(parts[place].starts_with(begins), "{}", words);
+                prop_assert!(parts[2].contains(&ranks.to_string()), "{}", words);
             }
         }
-        assert!(status_line(&status).en.starts_with("step 1/2 · 3 ms/step · 0:23 left · 12:33 · "));
+    }
+
+    #[test]
+    fn steps_have_pace_and_remaining_time() {
+        let mut status = running();
+        let long = 90 * 86_400_000 + 20_000_000;
+        for (progress, words) in [
+            (
+                at_step(37, 60, 1040.0, 23_000),
+                "step 37/60 · 12:33 · 3 of 3 ranks live · 1.0 s/step · 0:23 left · GPU",
+            ),
+            (
+                at_step(1, 2, 3.2, 172_799_000),
+                "step 1/2 · 12:33 · 3 of 3 ranks live · 3 ms/step · 47:59:59 left · GPU",
+            ),
+            (
+                at_step(1_234_002, 12_345_678, 0.4, long),
+                "step 1234002/12345678 · 12:33 · 3 of 3 ranks live · 90.2 d left · GPU",
+            ),
+            (at_step(9, 1 << 53, 0.0, 0), "step 9/9.0e15 · 12:33 · 3 of 3 ranks live · GPU"),
+        ] {
+            status.progress = progress;
+            let line = status_line(&status).en;
+            assert!(line.starts_with(words), "{line}");
+        }
         let share = ProgressStatus { done: Some(0.421), ..ProgressStatus::default() };
         status.progress = Some(share);
         assert!(status_line(&status).en.starts_with("42 % done · 12:33"));

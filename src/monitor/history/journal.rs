@@ -252,16 +252,20 @@ impl JournalReader {
             all.len() - 1
         });
         let Some(steps) = all.get_mut(place) else { return };
-        steps.total = progress["total"].as_f64();
+        let total = progress["total"].as_f64();
         for name in ["first", "last"] {
             let told = &progress[name];
             let Some(age) = told["age_ms"].as_u64() else { continue };
             let at = at.saturating_sub(age);
-            // Each event repeats the first step.
-            if name == "last" || steps.first().is_none() {
-                steps.note(Report { at, done: told["done"].as_f64() });
+            // Each event repeats the first step of the followed counter.
+            if name == "last" || steps.first().is_none() || total > steps.total {
+                steps.note(total, Report { at, done: told["done"].as_f64() });
             }
         }
+        if let Some(age) = progress["since_ms"].as_u64() {
+            steps.begin(at.saturating_sub(age));
+        }
+        steps.starts_over |= progress["starts_over"] == true;
     }
 
     fn abnormal(&mut self, at: Millis, one: &Value) {

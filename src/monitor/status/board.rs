@@ -160,10 +160,12 @@ impl StatusBoard {
         let progress = state.known.progress.as_ref();
         Some(json!({
             "attempt": steps.attempt,
+            "since_ms": steps.since().map(|since| now.saturating_sub(since)),
             "first": told(first),
             "last": told(last),
             "step": progress.and_then(|one| one.step),
             "total": steps.total,
+            "starts_over": steps.starts_over,
         }))
     }
 
@@ -404,12 +406,12 @@ impl BoardState {
     }
 
     fn read_steps(&mut self, now: Instant) {
-        let Reported { step, latest, news, recent } = self.reports.take();
-        let reports: Vec<Report> =
-            news.iter().map(|&(at, done)| Report { at: self.ms_of(at), done }).collect();
+        let Reported { step, latest, news, recent, starts_over } = self.reports.take();
+        let report = |(at, done, total)| (total, Report { at: self.ms_of(at), done: Some(done) });
+        let reports: Vec<_> = news.into_iter().map(report).collect();
         let Some(steps) = self.steps.last_mut() else { return };
-        steps.total = step.map(|(_, total)| total);
-        reports.into_iter().for_each(|one| steps.note(one));
+        reports.into_iter().for_each(|(total, one)| steps.note(total, one));
+        steps.starts_over |= starts_over;
         let now = self.ms_of(now);
         self.known.progress = self.steps.last().and_then(Steps::last).map(|last| {
             // `as` saturates, and no count is negative.

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use super::board::Rates;
 use super::phase::Phases;
 use super::*;
-use crate::watch::{InterfaceSample, RankSample, Sample, Slow, SlowNews};
+use crate::history::JournalReader;
+use crate::steps::{Life, goodput};
+use crate::watch::{InterfaceSample, ProgressLines, RankSample, Sample, Slow, SlowNews};
 use text::lang::Text;
 use text::rank::{GlobalRank, LocalRank, RankId};
 use text::text;
-use verdict::outcome::{End, Notice, Owner, StopReason};
+use verdict::outcome::{End, Notice, Owner, StopReason, Stream};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -226,6 +228,50 @@ fn ledger_accounts_time_by_phase() {
     assert_eq!(stopped.stopping_ms, 6_000);
     phases.enter(Phase::Ended, 1, at(230));
     assert!(!phases.enter(Phase::Launching, 2, at(231)), "nothing follows");
+}
+
+/// The goodput, in seconds, of attempts whose lines come one second apart: of the board, and of its journal.
+fn goodput_of(attempts: &[Vec<String>]) -> [Option<u64>; 2] {
+    let board = board();
+    let mut at = Instant::now().checked_sub(SECOND * 10_000).expect("a moment");
+    let mut journal = JournalReader::default();
+    for (attempt, lines) in (0..).zip(attempts) {
+        board.set_attempt(attempt);
+        let mut read = ProgressLines::new(None);
+        board.steps_from(read.reports());
+        at += SECOND * 100;
+        for line in lines {
+            at += SECOND;
+            read.feed(Stream::Out, at, false, line.as_bytes());
+            let stamp = time::OffsetDateTime::from(std::time::SystemTime::now());
+            let stamp = stamp.format(&time::format_description::well_known::Rfc3339);
+            let fields = serde_json::json!({
+                "message": "progress", "progress": board.steps_event().expect("a step"),
+            });
+            let line = serde_json::json!({ "timestamp": stamp.expect("a time"), "fields": fields });
+            journal.line(line.to_string().as_bytes());
+        }
+    }
+    let history = journal.finish(None, 8);
+    let life = |steps| Life { from: 0, to: u64::MAX, steps };
+    let told = goodput(&history.steps.iter().map(life).collect::<Vec<_>>(), &[]);
+    [board.snapshot().ledger.goodput_ms, told].map(|ms| Some((ms? + 500) / 1000))
+}
+
+#[test]
+fn goodput_survives_epochs_and_shorter_counters() {
+    let epoch = || (1..=10).map(|step| format!("step {step}/10\n"));
+    let epochs = |number| std::iter::repeat_with(epoch).take(number).flatten().collect::<Vec<_>>();
+    assert_eq!(goodput_of(&[epochs(3), epochs(1)]), [Some(29 + 9); 2], "nothing was done again");
+    assert_eq!(goodput_of(&[epochs(1), epochs(2)]), [Some(9 + 19); 2], "nothing was done again");
+    let job = |from: u32, to: u32| {
+        let short = ["step 1/2\n".to_owned(), "step 2/2\n".to_owned()];
+        short.into_iter().chain((from..=to).map(|step| format!("step {step}/100\n"))).collect()
+    };
+    assert_eq!(goodput_of(&[job(1, 20)]), [Some(21); 2]);
+    assert_eq!(goodput_of(&[job(1, 20), job(21, 30)]), [Some(21 + 11); 2]);
+    assert_eq!(goodput_of(&[job(1, 20), job(11, 30)]), [Some(12 + 21); 2], "10 steps again");
+    assert_eq!(goodput_of(&[vec!["step 1/100\n".to_owned()]]), [None; 2], "one report has no time");
 }
 
 #[test]

@@ -43,8 +43,9 @@ fn stamp(at: u64) -> String {
     at.format(&time::format_description::well_known::Rfc3339).expect("a text")
 }
 
-/// The run as its launcher writes it, and the time of the steps that count.
-fn run(trials: &[Trial]) -> (JobHistory, Option<u64>) {
+/// The run as its launcher writes it, and the time of the steps that count. `epoch`: the number of steps after which
+/// the counter starts over, so no step is known to be done again.
+fn run(trials: &[Trial], epoch: Option<usize>) -> (JobHistory, Option<u64>) {
     let mut journal = JournalReader::default();
     let mut write = |at: u64, fields: Value| {
         let line = json!({ "timestamp": stamp(at), "fields": fields });
@@ -58,21 +59,24 @@ fn run(trials: &[Trial]) -> (JobHistory, Option<u64>) {
         write(at, json!({ "began": 0, "local": 0, "pid": 1 }));
         at += trial.start;
         let resumes = counts.len().saturating_sub(trial.again);
-        if trial.steps > 0 {
+        if trial.steps > 0 && epoch.is_none() {
             // The first report of an attempt ends its start-up: the step counts only if it was done before.
             counts.truncate(resumes + 1);
             counts.resize(resumes + 1, 0);
         }
-        let mut first = None;
+        let (mut first, mut before, mut starts_over) = (None, 0.0, false);
         for report in 0..trial.steps {
             if report > 0 {
                 at += trial.step;
                 counts.push(trial.step);
             }
-            let done = (resumes + report + 1) as f64 / TOTAL;
+            let total = epoch.map_or(TOTAL, |steps| steps as f64);
+            let done = ((resumes + report) % epoch.unwrap_or(usize::MAX) + 1) as f64 / total;
             let (began, had) = *first.get_or_insert((at, done));
+            starts_over |= done < before;
+            before = done;
             let progress = json!({
-                "attempt": number, "total": TOTAL,
+                "attempt": number, "total": total, "starts_over": starts_over,
                 "first": { "age_ms": at - began, "done": had },
                 "last": { "age_ms": 0, "done": done },
             });
@@ -93,18 +97,30 @@ fn run(trials: &[Trial]) -> (JobHistory, Option<u64>) {
         at += trial.pause;
     }
     let job = JobHistory::of(vec![journal.finish(None, 8)]).expect("a job");
-    let known = trials.iter().any(|trial| trial.steps > 0);
+    let known = trials.iter().any(|trial| trial.steps > 1);
     (job, known.then(|| counts.iter().sum()))
 }
 
 proptest! {
     #[test]
     fn only_steps_that_count_are_goodput(trials in prop::collection::vec(trial(), 1..6)) {
-        let (job, counts) = run(&trials);
+        let (job, counts) = run(&trials, None);
         let ledger = &job.ledger;
         prop_assert_eq!(ledger.goodput, counts);
         let live = ledger.computing + ledger.lost;
         prop_assert!(ledger.goodput.unwrap_or(0) <= live && live <= ledger.total, "{:?}", ledger);
+    }
+
+    /// An attempt that ends within its first epoch learns by the others that the counter starts over.
+    #[test]
+    fn epoch_counters_lose_no_step(
+        trials in prop::collection::vec(trial(), 0..6), place in any::<prop::sample::Index>(),
+        long in trial(), epoch in 2..10_usize,
+    ) {
+        let mut trials = trials;
+        trials.insert(place.index(trials.len() + 1), Trial { steps: epoch + 1, ..long });
+        let (job, counts) = run(&trials, Some(epoch));
+        prop_assert_eq!(job.ledger.goodput, counts);
     }
 
     /// A failure loses exactly the time since the last report; start-up, pauses and standstills never count.
@@ -113,7 +129,7 @@ proptest! {
         trials in prop::collection::vec(trial(), 1..6), place in any::<prop::sample::Index>(),
         seconds in 1..1000_u64, which in 0..4_usize,
     ) {
-        let (before, _) = run(&trials);
+        let (before, _) = run(&trials, None);
         let mut longer = trials.clone();
         let trial = &mut longer[place.index(trials.len())];
         match (which, &mut trial.stands) {
@@ -122,7 +138,7 @@ proptest! {
             (2, Some((_, stands))) => *stands += seconds,
             _ => trial.pause += seconds * 1000,
         }
-        let (after, _) = run(&longer);
+        let (after, _) = run(&longer, None);
         prop_assert_eq!(before.ledger.goodput, after.ledger.goodput);
     }
 }
