@@ -208,6 +208,12 @@ mod tests {
             .env("PYTHONPATH", used.join("python"))
             .spawn()
             .expect("started");
+        // The kernel lets the parent go on before the environment of the new program is in its place.
+        let environ = format!("/proc/{}/environ", child.id());
+        harness::wait_until("the environment", || {
+            let read = std::fs::read_to_string(&environ).ok()?;
+            read.contains(&*used.to_string_lossy()).then_some(())
+        });
         let other = at("ranklaunch-1000.lock");
         std::fs::write(&other, "").expect("written");
         std::fs::create_dir(other.with_extension("")).expect("made");
