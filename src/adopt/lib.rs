@@ -15,8 +15,6 @@ mod exports;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod launch;
-#[cfg(test)]
-mod losses;
 mod manifest;
 mod profile;
 mod programs;

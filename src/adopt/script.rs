@@ -72,11 +72,35 @@ pub(crate) struct Slurm {
     pub(crate) tasks_per_node: u32,
 }
 
+/// A part of a script that is read, which may stand in a word of another part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part<'t> {
+    pub(crate) text: &'t str,
+    /// Its place in the whole.
+    pub(crate) offset: usize,
+    pub(crate) whole: &'t str,
+    /// Name of the profile's file.
+    profile: &'t str,
+    /// It stands in double quotes.
+    is_quoted: bool,
+    /// Number of parts around it.
+    deep: usize,
+}
+
+impl<'t> Part<'t> {
+    /// A range of this part as a script of its own.
+    fn inside(self, range: Range<usize>, is_quoted: bool) -> Part<'t> {
+        let (offset, deep) = (self.offset + range.start, self.deep + 1);
+        let text = self.text.get(range).unwrap_or_default();
+        Part { text, offset, is_quoted, deep, ..self }
+    }
+}
+
 impl Script {
     pub(crate) fn read(text: &str, profile: &str) -> Script {
         let mut script = Script::default();
         script.directives(text);
-        script.commands(text, 0, text, profile, false, 0);
+        script.commands(Part { text, offset: 0, whole: text, profile, is_quoted: false, deep: 0 });
         script.pipelines();
         script.wait_loops(text);
         script.keep(text);
@@ -115,16 +139,8 @@ impl Script {
         }
     }
 
-    /// Reads the commands of `inner`, which begins at `offset` of the whole text.
-    fn commands(
-        &mut self,
-        inner: &str,
-        offset: usize,
-        whole: &str,
-        profile: &str,
-        quoted: bool,
-        deep: usize,
-    ) {
+    fn commands(&mut self, part: Part<'_>) {
+        let Part { text: inner, offset, whole, profile, is_quoted: quoted, deep } = part;
         let commands = match shell::commands(inner) {
             Ok(commands) => commands,
             Err(unclosed) => {
@@ -168,12 +184,12 @@ impl Script {
                 Some(mut launch) => {
                     // What runs the text around it is elsewhere.
                     launch.is_carried |= deep > 0;
-                    self.launched(inner, offset, whole, command, launch)
+                    self.launched(part, command, launch)
                 }
-                None => self.other(inner, offset, whole, profile, command, deep),
+                None => self.other(part, command),
             };
             if item.launches.is_empty() && deep < DEEPEST {
-                self.substitutions(inner, offset, whole, profile, command, deep, &mut item);
+                self.substitutions(part, command, &mut item);
             }
             if let Some(document) = &command.document {
                 let end = document.end + offset;
@@ -196,19 +212,13 @@ impl Script {
         }
     }
 
-    fn launched(
-        &mut self,
-        inner: &str,
-        offset: usize,
-        whole: &str,
-        command: &ShellCommand,
-        mut launch: Launch,
-    ) -> Item {
+    fn launched(&mut self, part: Part<'_>, command: &ShellCommand, mut launch: Launch) -> Item {
+        let Part { offset, whole, .. } = part;
         let replaces = launch.replaces.start + offset..launch.replaces.end + offset;
         let line = 1 + whole.get(..replaces.start).unwrap_or_default().matches('\n').count();
         self.edits.push((replaces, launch.line.clone()));
         self.places.push((line, command.may_not_run));
-        let redirected = self.without_redirections(inner, offset, whole, command);
+        let redirected = self.without_redirections(part, command);
         launch.notes.extend(redirected.note);
         // A profile has no place for a file or an input.
         let plain = !redirected.stay && command.document.is_none();
@@ -228,18 +238,10 @@ impl Script {
         item
     }
 
-    fn other(
-        &mut self,
-        inner: &str,
-        offset: usize,
-        whole: &str,
-        profile: &str,
-        command: &ShellCommand,
-        deep: usize,
-    ) -> Item {
+    fn other(&mut self, part: Part<'_>, command: &ShellCommand) -> Item {
         let words: Vec<String> = command.words.iter().map(|word| word.shown()).collect();
         let source = |at: usize| {
-            command.spans.get(at).and_then(|span| inner.get(span.clone())).unwrap_or_default()
+            command.spans.get(at).and_then(|span| part.text.get(span.clone())).unwrap_or_default()
         };
         let first = words.first().map(|word| base(word)).unwrap_or_default().to_owned();
         let declares =
@@ -255,7 +257,7 @@ impl Script {
         let names: Vec<String> = assignments.iter().filter_map(name_of).collect();
         if !names.is_empty() && (declares || names.len() == assignments.len()) {
             let exports = self.exports.declared(&first, &words) | self.exports.has(&names);
-            return self.assigned(inner, offset, whole, profile, command, &names, exports, deep);
+            return self.assigned(part, command, &names, exports);
         }
         let (class, why) = of_command(&words);
         let mut item = Item::new(0..0, class, why, command.depth);
@@ -303,9 +305,9 @@ impl Script {
         item.runs_python = ["python", "python3", "pip", "pip3"].contains(&first.as_str());
         let program = command.words.first().is_some_and(|word| !word.is_plain());
         if program || first == "eval" {
-            self.runs_a_variable(whole, &words, &mut item);
+            self.runs_a_variable(part.whole, &words, &mut item);
         } else if let Some((at, script)) = shell_script(&words, &first, &source) {
-            self.nested(inner, offset, whole, profile, command, at, script, deep, &mut item);
+            self.nested(part, command, at, script, &mut item);
         } else if (first == "alias" && names_a_launcher(&words.join(" ").replace('=', " ")))
             || (names_a_launcher(&words.join(" "))
                 && (starts_programs(&first) || words.get(1).is_some_and(|word| word == "-c")))
@@ -337,42 +339,31 @@ impl Script {
     }
 
     /// Launches in `$(…)`, whose output the script reads.
-    #[expect(clippy::too_many_arguments, reason = "the place of one script inside another")]
-    fn substitutions(
-        &mut self,
-        inner: &str,
-        offset: usize,
-        whole: &str,
-        profile: &str,
-        command: &ShellCommand,
-        deep: usize,
-        item: &mut Item,
-    ) {
+    fn substitutions(&mut self, part: Part<'_>, command: &ShellCommand, item: &mut Item) {
         for span in &command.spans {
-            let source = inner.get(span.clone()).unwrap_or_default();
-            for place in commands_in(source) {
-                let text = source.get(place.clone()).unwrap_or_default();
-                if !names_a_launcher(text) {
-                    continue;
-                }
-                let known = self.launches.len();
-                self.items.push(Item::new(0..0, item.class, item.why.clone(), command.depth));
-                self.commands(
-                    text,
-                    offset + span.start + place.start,
-                    whole,
-                    profile,
-                    false,
-                    deep + 1,
-                );
-                let launches = self.items.pop().map(|it| it.launches).unwrap_or_default();
-                if self.launches.len() > known {
-                    item.launches.extend(launches);
-                    item.class = Class::Replaced;
-                    item.why = self.inside();
+            for place in commands_in(part.text.get(span.clone()).unwrap_or_default()) {
+                let place = span.start + place.start..span.start + place.end;
+                let inside = part.inside(place, false);
+                if names_a_launcher(inside.text) {
+                    self.follow(inside, item);
                 }
             }
         }
+    }
+
+    /// Reads a part inside a command; gives its first launch, whose command is replaced with it.
+    fn follow(&mut self, part: Part<'_>, item: &mut Item) -> Option<usize> {
+        let known = self.launches.len();
+        self.items.push(Item::new(0..0, item.class, item.why.clone(), item.depth));
+        self.commands(part);
+        let launches = self.items.pop().map(|it| it.launches).unwrap_or_default();
+        if self.launches.len() == known {
+            return None;
+        }
+        item.launches.extend(launches);
+        item.class = Class::Replaced;
+        item.why = self.inside();
+        Some(known)
     }
 
     /// The reason of a line with the last launch inside it.
@@ -382,55 +373,40 @@ impl Script {
         text!("{from} in it becomes `{to} …`", "其中的 {from} 改为 `{to} …`")
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the place of one script inside another")]
+    /// The script in a word, such as that of `bash -c`.
     fn nested(
         &mut self,
-        inner: &str,
-        offset: usize,
-        whole: &str,
-        profile: &str,
+        part: Part<'_>,
         command: &ShellCommand,
         at: usize,
         script: Range<usize>,
-        deep: usize,
         item: &mut Item,
     ) {
         let Some(start) = command.spans.get(at).map(|span| span.start) else { return };
-        let text = inner.get(start + script.start..start + script.end).unwrap_or_default();
-        if deep >= DEEPEST || !names_a_launcher(text) {
+        let before = part.text.get(start..start + script.start);
+        let is_double = before.is_some_and(|before| before.ends_with('"'));
+        let inside = part.inside(start + script.start..start + script.end, is_double);
+        if part.deep >= DEEPEST || !names_a_launcher(inside.text) {
             return;
         }
-        let is_double =
-            inner.get(start..start + script.start).is_some_and(|before| before.ends_with('"'));
-        let known = self.launches.len();
-        self.items.push(Item::new(0..0, item.class, item.why.clone(), command.depth));
-        self.commands(text, offset + start + script.start, whole, profile, is_double, deep + 1);
-        let placeholder = self.items.pop();
-        if self.launches.len() > known {
-            item.class = Class::Replaced;
-            item.why = self.inside();
-            item.launches = placeholder.map(|it| it.launches).unwrap_or_default();
-            let note = self.without_redirections(inner, offset, whole, command);
-            if let Some(launch) = self.launches.get_mut(known) {
-                launch.notes.extend(note.note);
-            }
-        } else {
+        let Some(first) = self.follow(inside, item) else {
             (item.class, item.why) = composed();
+            return;
+        };
+        let redirected = self.without_redirections(part, command);
+        if let Some(launch) = self.launches.get_mut(first) {
+            launch.notes.extend(redirected.note);
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the place of one assignment")]
     fn assigned(
         &mut self,
-        inner: &str,
-        offset: usize,
-        whole: &str,
-        profile: &str,
+        part: Part<'_>,
         command: &ShellCommand,
         names: &[String],
         exports: bool,
-        deep: usize,
     ) -> Item {
+        let (inner, deep) = (part.text, part.deep);
         let why = text!("a variable of the script", "脚本的变量");
         let mut item = Item::new(0..0, Class::Kept, why, command.depth);
         item.assigns = names.to_vec();
@@ -471,17 +447,7 @@ impl Script {
                 && begins_a_launch(crate::values::unwrapped(text))
             {
                 let length = crate::values::unwrapped(text).len();
-                self.nested(
-                    inner,
-                    offset,
-                    whole,
-                    profile,
-                    command,
-                    at,
-                    start..start + length,
-                    deep,
-                    &mut item,
-                );
+                self.nested(part, command, at, start..start + length, &mut item);
             }
             // The launch in it has become another text.
             let changed = !item.launches.is_empty();

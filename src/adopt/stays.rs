@@ -12,7 +12,7 @@ use text::text;
 use crate::classes::{Class, Note, NoteKind};
 use crate::launch::is_redirection;
 use crate::programs::{commands_in, names_a_launcher};
-use crate::script::{Item, Script};
+use crate::script::{Item, Part, Script};
 use crate::shell::{self, ShellCommand};
 use crate::words::base;
 
@@ -28,11 +28,10 @@ impl Script {
     /// Output to files is no work of the launch line: each rank has its own. A file that another line names is.
     pub(crate) fn without_redirections(
         &mut self,
-        inner: &str,
-        offset: usize,
-        whole: &str,
+        part: Part<'_>,
         command: &ShellCommand,
     ) -> Redirected {
+        let Part { text: inner, offset, whole, .. } = part;
         let mut places: Vec<Range<usize>> = Vec::new();
         let mut files: Vec<&str> = Vec::new();
         let mut spans = command.spans.iter().peekable();

@@ -3,6 +3,8 @@
 use super::*;
 use classes::Class;
 
+mod losses;
+
 const SCRIPT: &str = "\
 #!/bin/bash
 pkill -f train.py

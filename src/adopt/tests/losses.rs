@@ -176,7 +176,7 @@ fn hidden_launches_are_not_understood() {
         let adopted = adopted(&format!("{line}\ntorchrun a.py\n"));
         let found = adopted.lines.iter().filter(|one| one.first == 1);
         assert!(
-            found.into_iter().any(|one| one.class == classes::Class::NotUnderstood),
+            found.into_iter().any(|one| one.class == Class::NotUnderstood),
             "{line}: {:?}",
             adopted.lines
         );
