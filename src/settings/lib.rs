@@ -116,11 +116,6 @@ impl Settings {
             }
         }
 
-        if let (Some(python), Some(conda)) = (&settings.python, &settings.conda_env)
-            && conda.source.is_stronger_than(&python.source)
-        {
-            settings.python = None;
-        }
         if !settings.engine.value.runs_a_command() {
             given.put_torchrun(host, &mut settings)?;
         }
@@ -449,10 +444,15 @@ impl<'a> Given<'a> {
         if !matches!(row.take, Take::One(_)) {
             return Ok(());
         }
-        self.value(row.name)?.map_or(Ok(()), |value| put(row, settings, value))
+        let Some(value) = self.value(row.name)? else { return Ok(()) };
+        for other in table::others(row.name) {
+            if self.value(other)?.is_some_and(|it| it.source.is_stronger_than(&value.source)) {
+                return Ok(());
+            }
+        }
+        put(row, settings, value)
     }
 
-    /// The settings that only a variable of torchrun gives.
     /// torchrun's own variables, where no layer sets the row.
     fn torchrun(
         &self,

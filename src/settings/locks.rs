@@ -3,7 +3,7 @@
 use super::Sourced;
 use super::document::{Document, Entry};
 use super::refuse::suggest;
-use super::table::{TABLE, Take, is_variable_name};
+use super::table::{TABLE, Take, is_variable_name, others};
 use text::nearest::nearest;
 use verdict::{Id, Refusal, Verdict};
 
@@ -22,17 +22,14 @@ pub(super) const CONDA_ROOTS: &str = "conda_roots";
 pub(super) const PLATFORM: &str = "platform";
 pub(super) const SELECT: &str = "select";
 
-/// Keys that decide what a locked one does, each with the locked key.
-const RIVALS: &[(&str, &str)] = &[
-    ("nodes", "nnodes"),
-    ("nodes", "master_addr"),
-    ("conda_env", "python"),
-    ("python", "conda_env"),
-];
+/// Keys that give what a locked one gives as well, each with the locked key.
+const GIVES: &[(&str, &str)] = &[("nodes", "nnodes"), ("nodes", "master_addr")];
 
 /// Whether a value of `key` changes what the locked key does.
 pub(super) fn changes(key: &str, locked: &str) -> bool {
-    key == locked || RIVALS.contains(&(key, locked))
+    let row = TABLE.iter().find(|row| row.key() == locked);
+    let mut others = row.into_iter().flat_map(|row| others(row.name));
+    key == locked || GIVES.contains(&(key, locked)) || others.any(|it| it.replace('-', "_") == key)
 }
 
 /// The tables whose keys are free names.

@@ -23,7 +23,7 @@ use super::min_version;
 use super::platform;
 use super::size_tables::{args_if, heads_table, select, unshared};
 use super::table::is_variable_name;
-use super::table::{CHOICES, SettingRow, TABLE, Toml};
+use super::table::{self, SettingRow, TABLE, Toml};
 use super::value::named;
 use super::watch;
 use super::{ArgumentsIf, EnvSetting, HeadsTable, Rule, Select, Sourced};
@@ -416,11 +416,8 @@ impl Profile {
             }
         };
         // One of two rows that choose the same replaces the other of a weaker layer.
-        for (one, other) in CHOICES {
-            if self.values.contains_key(one) || self.values.contains_key(other) {
-                base.values.remove(one);
-                base.values.remove(other);
-            }
+        for other in self.values.keys().flat_map(|name| table::others(name)) {
+            base.values.remove(other);
         }
         base.values.extend(self.values);
         // An id moves from one list to the other.

@@ -241,7 +241,13 @@ macro_rules! choice {
 }
 
 /// Rows that choose the same: that of the stronger layer counts.
-pub(super) const CHOICES: &[(&str, &str)] = &[("python", "conda-env")];
+const CHOICES: &[&[&str]] = &[&["python", "conda-env"]];
+
+/// The rows that choose the same as this one.
+pub(super) fn others(name: &str) -> impl Iterator<Item = &'static str> {
+    let choice = CHOICES.iter().find(|choice| choice.contains(&name)).copied().unwrap_or_default();
+    choice.iter().copied().filter(move |other| *other != name)
+}
 
 #[rustfmt::skip]
 pub(super) static TABLE: &[SettingRow] = &[
