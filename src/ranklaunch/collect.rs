@@ -4,6 +4,7 @@
 //! reads from the contract, and `muster` resolves them.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,7 +133,11 @@ pub(super) fn hostname(host: &Host) -> String {
 
 /// The candidate folders for the run's files, best first.
 pub(super) fn log_candidates(host: &Host, settings: &Settings) -> Vec<logs::Candidate> {
-    let flag = settings.log_dir.as_ref().map(|dir| dir.value.as_path());
+    candidates(host, settings.log_dir.as_ref().map(|dir| dir.value.as_path()))
+}
+
+/// The same where no settings are read.
+pub(super) fn candidates(host: &Host, flag: Option<&Path>) -> Vec<logs::Candidate> {
     let tmpdir = host.variable("TMPDIR");
     logs::default_candidates(flag, tmpdir.as_deref().map(AsRef::as_ref))
 }

@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use crate::collect::log_candidates;
+use crate::collect::{candidates, log_candidates};
 use crate::commands::output::say;
 use crate::open::open;
 use linux::host::Host;
 use linux::users;
-use logs::{RunFolder, default_candidates};
+use logs::RunFolder;
 use monitor::socket::{About, Job, Listener};
 use report::closing;
 use report::ps_view::ago;
@@ -133,9 +133,7 @@ impl Here {
 
 /// Whether a log folder is one that serves every working folder.
 fn is_temporary(folder: &Path) -> bool {
-    let tmpdir = Host::live().variable("TMPDIR");
-    let tmpdir = tmpdir.as_deref().map(AsRef::as_ref);
-    default_candidates(None, tmpdir).iter().skip(1).any(|one| one.path == folder)
+    candidates(&Host::live(), None).iter().skip(1).any(|one| one.path == folder)
 }
 
 /// The refusal that lists the jobs of which one has to be named.
@@ -177,16 +175,12 @@ pub(super) fn several(run: Option<&str>, here: &Here, jobs: &[RunningJob]) -> Re
 /// Folders that may hold runs, in the order in which a launch chooses.
 pub(crate) fn log_folders(log_dir: Option<&OsStr>) -> Vec<PathBuf> {
     let options = Options { log_dir: log_dir.map(OsStr::to_owned), ..Options::default() };
-    let candidates = match open(&options) {
+    let found = match open(&options) {
         Ok(opened) => log_candidates(&opened.host, &opened.settings),
         // Settings that `run` refuses must not hide what an earlier run wrote.
-        Err(_) => {
-            let tmpdir = Host::live().variable("TMPDIR");
-            let tmpdir = tmpdir.as_deref().map(AsRef::as_ref);
-            default_candidates(log_dir.map(Path::new), tmpdir)
-        }
+        Err(_) => candidates(&Host::live(), log_dir.map(Path::new)),
     };
-    let mut folders: Vec<PathBuf> = candidates.into_iter().map(|one| one.path).collect();
+    let mut folders: Vec<PathBuf> = found.into_iter().map(|one| one.path).collect();
     if log_dir.is_some() {
         // A user who names a folder means only that folder.
         folders.truncate(1);

@@ -1,8 +1,8 @@
 //! The progress of a job, from the lines of its rank 0.
 //!
 //! Takes the output of one rank; gives the share that is done, the remaining time, the numbers beside them, and the
-//! steps so far to whoever holds the [`StepReports`]. Reads no clock. Without a pattern of the user's, only unmistakable lines count: a progress bar
-//! without a title, or `step 3/100`. A wrong number is worse than none.
+//! steps so far to whoever holds the [`StepReports`]. Reads no clock. Without a pattern of the user's, only
+//! unmistakable lines count: a progress bar without a title, or `step 3/100`. A wrong number is worse than none.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
