@@ -151,7 +151,7 @@ suite-judge-hangs: $(if $(RANKLAUNCH),,build)
 suite-judge-saves: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && RANKLAUNCH_TEST_PYTHON="$$PYTHON" \
 	env --default-signal=HUP,INT,QUIT,TERM \
-	$(CARGO) test --locked --test faults saves::many_stops -- --ignored --nocapture
+	$(CARGO) test --locked --test faults saves::every_rank_saves_within_a_second_of_stop -- --ignored --nocapture
 
 # Every suite runs, also after one that fails.
 RELEASES ?= $(if $(SHORT),,trixie)

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::context::{Context, GuardChannel, remap, until_stop};
 use super::live::Live;
+use super::notices::Notices;
 use super::open::{Opened, open};
 use super::own_run::OwnRun;
 use super::run_socket::RunSocket;
@@ -201,6 +202,10 @@ async fn conduct(
         started_ms: now_ms(),
     };
     let socket = RunSocket::start(board.clone(), about);
+    let (lang, to_console) = (settings.lang, console.clone());
+    let say = move |text: &Text| to_console.say(&closing::line(text, lang));
+    let lead = settings.grace.value;
+    let notices = Notices::new(lead, board.clone(), say, journal.keeper());
     let context = Context {
         board,
         socket,
@@ -213,10 +218,11 @@ async fn conduct(
         journal,
         warm: Arc::default(),
         run: OwnRun::default(),
+        notices,
         catalogue,
         warned: Mutex::default(),
     };
-    let commands = match link.listen() {
+    let commands = match link.listen(|_| false) {
         Ok(commands) => commands,
         Err(error) => {
             let Text { en, zh } = cause(&error);
@@ -250,7 +256,7 @@ async fn refuse_settings(options: &Options, link: &AgentLink, refused: Refused) 
     let code = refusal.verdict.code();
     console.say(&closing::refusal(refusal, code, lang));
     // A stop, or the guard's end, cuts this short.
-    if let Ok(commands) = link.listen()
+    if let Ok(commands) = link.listen(|_| false)
         && let Ok(Some(line)) = until_stop(&commands, notify_peers::unread(options, refusal)).await
     {
         console.say(&closing::line(&line, lang));

@@ -251,7 +251,10 @@ impl Attempt {
             sources: node_sources(context, plan),
             ras: ras_source(plan),
         };
-        let everywhere = node_questions::serve(&nodes, evidence, &context.board, &hang, &slow);
+        let notices = &context.notices;
+        let everywhere =
+            node_questions::serve(&nodes, evidence, &context.board, &hang, &slow, notices);
+        notices.begin(&nodes, scratch.notice_file());
         let _serving = context.socket.serve(running.clone(), everywhere);
         let sources = node_sources(context, plan);
         let rules = companions::watch_rules(context, plan, sources, &self.diagnosis);
@@ -286,6 +289,7 @@ impl Attempt {
         let judge = |seen: &Outcome| {
             let ending = Ending::of(seen).with_cure(seen, mode.map(AccelerateConfig::cure));
             let ending = ending.of_standstill(hang.culprit()).of_breach(rules.fatal());
+            let ending = ending.of_notice(notices.announced().as_ref());
             ending.attributed(seen, &oom.account(&context.host, witnesses.oom_kills()))
         };
         if ready.interactive {
@@ -299,10 +303,13 @@ impl Attempt {
             context.say(&text);
         }
         let shown = status_feed::show_status_line(context, ready.interactive);
+        
+        let signal = (15, false);
         let halt = async {
             tokio::select! {
                 () = stands_still => StopReason::StoodStill,
                 () = breaks_rule => StopReason::RuleBroken,
+                stop = notices.due(&running, planned.what, signal) => StopReason::Noticed(stop),
                 never = watch_kills(oom, &context.host, guard) => match never {},
             }
         };
@@ -316,6 +323,7 @@ impl Attempt {
             }
         };
         narrator.end();
+        notices.end();
         drop((slow, shown));
         context.enter(Phase::Judging);
         let sampling = sampler.end();

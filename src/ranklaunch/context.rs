@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::notices::Notices;
 use super::open::RetryRules;
 use super::own_run::OwnRun;
 use super::restart::Restarts;
@@ -50,6 +51,8 @@ pub(super) struct Context {
     /// Current knowledge about the job, for its viewers.
     pub(super) board: StatusBoard,
     pub(super) run: OwnRun,
+    /// Notices that this node or the job is to end soon.
+    pub(super) notices: Notices,
     /// Answers the viewers of the job.
     pub(super) socket: RunSocket,
     /// The catalogue of failures, where the profile adds rows to the built-in one.
@@ -72,6 +75,7 @@ impl Context {
     /// The restart policy of this launch, for the node that decides.
     pub(super) fn restarts(&self) -> Restarts {
         Restarts::new(self.settings.max_restarts.value, self.retry_rules.clone())
+            .unless(self.notices.clone())
     }
 
     pub(super) fn say(&self, text: &Text) {
@@ -200,7 +204,8 @@ impl Clock {
         // the limit too.
         let counts = |outcome: &&Outcome| outcome.told || !outcome.survivors.is_empty();
         let since = outcome.filter(counts).and_then(|outcome| outcome.stopped_at);
-        Clock { budget: EndBudget::of(grace), grace, since }
+        let within = outcome.and_then(|outcome| outcome.stop_within).unwrap_or(grace);
+        Clock { budget: EndBudget::of(within), grace, since }
     }
 
     /// Time left until `step` must be over.

@@ -53,6 +53,7 @@ mod muster_config;
 mod narrate;
 mod node_evidence;
 mod node_questions;
+mod notices;
 mod notify_peers;
 mod open;
 mod own_plan;

@@ -158,7 +158,10 @@ impl Phases for Live<'_> {
     }
 
     async fn until_stop<T>(&self, phase: impl Future<Output = T>) -> Result<T, Halt> {
-        until_stop(self.guard.commands, phase).await
+        tokio::select! {
+            done = until_stop(self.guard.commands, phase) => done,
+            () = self.context.notices.came_at_all() => Err(Halt::Noticed),
+        }
     }
 
     fn say(&self, line: &Text) {
@@ -180,7 +183,8 @@ impl Phases for Live<'_> {
     fn stopped(&self, halt: Halt) -> Ending {
         // The interrupted phase may have shown the status line of a wait.
         self.context.console.status(None);
-        let ending = Ending::halted(halt);
+        let announced = self.context.notices.announced();
+        let ending = Ending::halted(halt).of_notice(announced.as_ref());
         let code = self.context.exit_code(&ending);
         self.end_early(&ending, code, |lang| closing::ended_early(&ending, code, lang));
         ending

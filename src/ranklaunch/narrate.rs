@@ -182,6 +182,13 @@ fn line(grace: Duration, planned: Planned, notice: &Notice) -> Option<Text> {
                 "收到 {name}：各 rank 须在 {grace:.0} 秒内结束{again_zh}"
             )
         }
+        Notice::Stopping { reason: StopReason::Noticed(stop) } => {
+            let (name, seconds) = (signal_name(stop.signal), stop.within.as_secs_f64());
+            text!(
+                "the ranks get {name} and have {seconds:.0} s to save and to end",
+                "向各 rank 发送 {name}：须在 {seconds:.0} 秒内保存并结束"
+            )
+        }
         Notice::Leftovers { rank, names, count, grace_ms } => {
             let more = if *count > names.len() { ", …" } else { "" };
             let names = format!("{}{more}", names.join(", "));

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::context::Context;
 use super::node_evidence::NodeEvidence;
+use super::notices::{Notices, ToldNotice};
 use super::scratch::Scratch;
 use linux::deadline::{millis, spawn_detached};
 use monitor::hang::{Ask as AskHang, HangQuestion, HangWatch};
@@ -58,6 +59,8 @@ enum NodeQuestion {
     Status,
     /// Answered with [`NodeLines`].
     Lines(LinesAsk),
+    /// Tells of a notice; the answer is empty.
+    Notice(ToldNotice),
 }
 
 /// The nodes of a job, and the channel by which they are asked.
@@ -78,9 +81,10 @@ pub(super) fn serve(
     board: &StatusBoard,
     hang: &HangWatch,
     slow: &SlowWatch,
+    notices: &Notices,
 ) -> Everywhere {
     let (of_hang, slow, member) = (hang.answerer(), slow.node(), nodes.member);
-    let (plan, board) = (own.masked_plan(), board.clone());
+    let (plan, board, notices) = (own.masked_plan(), board.clone(), notices.clone());
     let answers = move |question: &[u8]| {
         let answer = match serde_json::from_slice(question) {
             Ok(NodeQuestion::Stacks(selection)) => serde_json::to_vec(&own.ranks.read(&selection)),
@@ -98,6 +102,10 @@ pub(super) fn serve(
             }
             Ok(NodeQuestion::Lines(asked)) => {
                 serde_json::to_vec(&view::lines(member, own.folder.as_deref(), &asked))
+            }
+            Ok(NodeQuestion::Notice(told)) => {
+                notices.hear(told);
+                Ok(Vec::new())
             }
             Err(error) => Err(error),
         };
@@ -147,6 +155,13 @@ impl Nodes {
             let answers = questions.ask_all(asked, timeout);
             answers.into_iter().map(|(node, answer)| (node, answer.ok())).collect()
         })
+    }
+
+    /// Tells all nodes of a notice. Blocks until all have heard it, for `timeout` at most.
+    pub(super) fn tell_notice(&self, told: &ToldNotice, timeout: Duration) {
+        let question = NodeQuestion::Notice(told.clone());
+        let asked = serde_json::to_vec(&question).unwrap_or_default();
+        self.questions.ask_each(asked, timeout, |_, _| {});
     }
 
     /// Asks all nodes about ranks that hold others back. Gives the answers that can be read, each as

@@ -20,6 +20,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::notices::Notices;
 use super::open::{RetryRule, RetryRules};
 use muster::{Again, Cause, Decide};
 use plan::RunIdentity;
@@ -177,7 +178,13 @@ impl RestartPolicy {
         }
     }
 
-    fn after(&mut self, failure: FailedAttempt, lasted: Duration) -> Option<Again> {
+    /// `notice`: why this node or the job is to end soon.
+    fn after(
+        &mut self,
+        failure: FailedAttempt,
+        lasted: Duration,
+        notice: Option<Text>,
+    ) -> Option<Again> {
         let asked = self.most > 0 && !matches!(failure.class, Class::Done | Class::Stopped);
         if !asked {
             return None;
@@ -188,7 +195,10 @@ impl RestartPolicy {
         if lasted < QUICK {
             self.quick.push(failure.clone());
         }
-        self.why_not = self.forbids(&failure);
+        let noticed = notice.map(|Text { en, zh }| {
+            text!("not started again after a notice: {en}", "收到通知后不再重启：{zh}")
+        });
+        self.why_not = noticed.or_else(|| self.forbids(&failure));
         if self.why_not.is_some() {
             return None;
         }
@@ -200,14 +210,23 @@ impl RestartPolicy {
 }
 
 /// The restart policy of a job, shared by the muster's task and the conductor.
-#[derive(Debug, Clone)]
-pub(super) struct Restarts(Arc<Mutex<RestartPolicy>>);
+#[derive(Clone)]
+pub(super) struct Restarts {
+    policy: Arc<Mutex<RestartPolicy>>,
+    /// While one of them is pending, nothing starts again.
+    notices: Option<Notices>,
+}
 
 impl Restarts {
     /// `most`: `--max-restarts`.
     pub(super) fn new(most: u32, rules: RetryRules) -> Restarts {
         let policy = RestartPolicy { most, rules, attempt: 0, quick: Vec::new(), why_not: None };
-        Restarts(Arc::new(Mutex::new(policy)))
+        Restarts { policy: Arc::new(Mutex::new(policy)), notices: None }
+    }
+
+    /// The same policy, which starts nothing again while a notice is pending.
+    pub(super) fn unless(self, notices: Notices) -> Restarts {
+        Restarts { notices: Some(notices), ..self }
     }
 
     /// A policy for a node that does not decide.
@@ -216,7 +235,7 @@ impl Restarts {
     }
 
     fn policy(&self) -> MutexGuard<'_, RestartPolicy> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.policy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the end of the attempt. Gives the next attempt, if the policy allows one.
@@ -225,7 +244,8 @@ impl Restarts {
         failure: impl Into<FailedAttempt>,
         lasted: Duration,
     ) -> Option<Again> {
-        self.policy().after(failure.into(), lasted)
+        let notice = self.notices.as_ref().and_then(Notices::reason);
+        self.policy().after(failure.into(), lasted, notice)
     }
 
     /// The reason why there is no further attempt although restarts were requested.

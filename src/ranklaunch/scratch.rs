@@ -101,6 +101,11 @@ impl Scratch {
         self.path.clone()
     }
 
+    /// The file in which the ranks find a notice.
+    pub(super) fn notice_file(&self) -> Option<PathBuf> {
+        Some(self.path.as_ref()?.join("notice.json"))
+    }
+
     /// The folder of the control sockets; None if nothing is injected into the ranks.
     pub(super) fn control(&self) -> Option<PathBuf> {
         self.injection.as_ref().map(Injection::control)

@@ -28,6 +28,9 @@ use verdict::{Id, Refusal};
 /// not fail the job.
 const EXECUTED: Duration = Duration::from_secs(300);
 
+/// The variable that names the file of a notice to the ranks. The file appears with the notice.
+const NOTICE_FILE: &str = "RANKLAUNCH_NOTICE_FILE";
+
 /// The world size to display. The engine `command` starts one process per node, so nodes count
 /// as its ranks.
 pub(super) fn shown_world(plan: &Plan) -> u32 {
@@ -101,6 +104,7 @@ pub(super) fn launch(
     if let Some((name, injection)) = plan.recorder_file.zip(scratch.injection()) {
         env.insert(name.into(), injection.records().join(inject::RECORD).into());
     }
+    env.extend(scratch.notice_file().map(|file| (NOTICE_FILE.into(), file.into())));
     let planned = planned_ranks(plan);
     if let Some((name, injection)) = plan.recorder_pipe.zip(scratch.injection()) {
         env.insert(name.into(), injection.records().join(inject::PIPE).into());

@@ -10,7 +10,7 @@ mod memory;
 pub(crate) use causes::read_log;
 pub use causes::{describe, lost_port, not_executed_hint, other_world};
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,16 @@ pub enum Speaker {
     /// A rank, or the command that the node runs with engine `command`.
     Started(GlobalRank),
     Engine,
+}
+
+/// A notice that the job is to end, as the verdict tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Announced {
+    pub reason: Text,
+    /// The node that heard it.
+    pub node: u32,
+    /// Time from the notice to its deadline; None: not known.
+    pub left: Option<Duration>,
 }
 
 impl Ending {
@@ -125,6 +135,31 @@ impl Ending {
         };
         let hint = if self.id == Id::RankExit { hint } else { self.hint };
         Ending { hint, consequence: true, ..self }
+    }
+
+    /// The ending of a job that was to end by a notice.
+    #[must_use]
+    pub fn of_notice(self, announced: Option<&Announced>) -> Ending {
+        let Some(Announced { reason: Text { en, zh }, node, left }) = announced else { return self };
+        let seconds = left.map(|left| left.as_secs());
+        let (before, before_zh) = match seconds {
+            Some(seconds) => (format!(", {seconds} s before it"), format!("，提前 {seconds} 秒")),
+            None => <(String, String)>::default(),
+        };
+        match self.id {
+            Id::StoppedNotice => Ending {
+                text: text!("{en}: told on node {node}{before}", "{zh}：节点 {node} 收到通知{before_zh}"),
+                ..self
+            },
+            Id::StoppedSignal => Ending {
+                hint: text!(
+                    "a notice came on node {node}{before}: {en}; the ranks handle no signal by which they save: ranklaunch explain stopped.notice",
+                    "节点 {node} 收到通知{before_zh}：{zh}；各 rank 未处理可用于保存的信号：ranklaunch explain stopped.notice"
+                ),
+                ..self
+            },
+            _ => self,
+        }
     }
 
     /// The ending of a job that stood still, with the rank that the others waited for.

@@ -118,7 +118,7 @@ fn pretty(document: &Value) -> io::Result<Vec<u8>> {
 }
 
 /// UTC, RFC 3339.
-pub(super) fn stamp(at: SystemTime) -> String {
+pub fn stamp(at: SystemTime) -> String {
     OffsetDateTime::from(at).format(&Rfc3339).unwrap_or_default()
 }
 

@@ -12,7 +12,7 @@ use time::macros::format_description;
 
 use linux::pace::clock;
 use logs::{LogLine, Writer};
-use monitor::status::{GpuStatus, NodeStatus, Phase, ProgressStatus, RankState};
+use monitor::status::{GpuStatus, NodeStatus, NoticeStatus, Phase, ProgressStatus, RankState};
 use monitor::watch::{Slow, SlowNews};
 use text::escape::printable;
 use text::lang::{Lang, Text, bytes};
@@ -87,6 +87,7 @@ fn prefix(line: &LogLine, width: usize) -> String {
 /// was printed, and the rate of the logs. During a standstill the step is no news.
 pub fn status_line(status: &NodeStatus) -> Text {
     let mut parts = Vec::new();
+    parts.extend(status.notice.as_ref().map(|notice| time_left(notice, status.at_ms)));
     if let Some(standstill) = &status.standstill {
         let time = duration(status.at_ms.saturating_sub(standstill.since_ms));
         parts.push(text!("STANDS STILL for {time}", "卡死 {time}"));
@@ -97,7 +98,7 @@ pub fn status_line(status: &NodeStatus) -> Text {
     } else {
         let progress = status.progress.as_ref();
         let (step, ran) = (progress.and_then(step), [ran, ranks(status)]);
-        if parts.is_empty() {
+        if status.standstill.is_none() {
             parts.extend(step.into_iter().chain(ran));
         } else {
             parts.extend(ran.into_iter().chain(step));
@@ -114,6 +115,17 @@ pub fn status_line(status: &NodeStatus) -> Text {
     }
     let of = |one: fn(&Text) -> &str| parts.iter().map(one).collect::<Vec<_>>();
     Text::new(of(|part| &part.en).join(" · "), of(|part| &part.zh).join(" · "))
+}
+
+/// `ENDS in 1:42`, by a notice.
+pub fn time_left(notice: &NoticeStatus, at_ms: u64) -> Text {
+    match notice.deadline_ms {
+        Some(deadline) => {
+            let left = duration(deadline.saturating_sub(at_ms));
+            text!("ENDS in {left}", "将在 {left} 后终止")
+        }
+        None => text!("ENDS soon", "即将终止"),
+    }
 }
 
 /// `step 37/60`, or the share, as far as the lines of rank 0 tell it.

@@ -30,6 +30,7 @@ pub(super) fn is_stop(number: i32) -> bool {
 pub(super) fn signal_of(reason: StopReason) -> i32 {
     match reason {
         StopReason::Signal(number) if is_stop(number) => number,
+        StopReason::Noticed(stop) => stop.signal,
         _ => Signal::TERM.as_raw(),
     }
 }
@@ -208,6 +209,16 @@ fn was_started_as_helper(process: &Process) -> bool {
 
 fn has_word(line: &[u8]) -> bool {
     HELPERS.iter().any(|word| memchr::memmem::find(line, word).is_some())
+}
+
+/// Whether the main process handles this signal, or TERM, which it gets in its place: it can save. Of a shell the same
+/// counts for the processes that it has started.
+pub fn handles(main: i32, number: i32) -> bool {
+    let handles = |pid| {
+        let handled = tree::handled(pid);
+        handled.is_some_and(|it| it.has(number) || it.has(Signal::TERM.as_raw()))
+    };
+    handles(main) || tree::below_shells(&tree::snapshot(), main).iter().any(|one| handles(one.pid))
 }
 
 /// The signal to send in place of `number`. A program that does not handle `number` would just die, so it gets

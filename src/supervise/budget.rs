@@ -196,6 +196,12 @@ impl Sweep {
         self.asked.insert(process)
     }
 
+    /// Moves KILL and the end of waiting forward to these times, if they are later.
+    pub(super) fn kill_by(&mut self, kill: Instant, give_up: Instant) {
+        self.kill = self.kill.min(kill);
+        self.give_up = self.give_up.min(give_up);
+    }
+
     /// Makes KILL due now, with `last_wait` to take effect.
     pub(super) fn kill_now(&mut self, now: Instant, last_wait: Duration) {
         self.term = None;

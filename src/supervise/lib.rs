@@ -27,6 +27,7 @@ mod tree;
 pub mod warm;
 mod warmed;
 
+pub use asked::handles;
 pub use budget::{EndBudget, EndStep};
 pub use engine::{Launch, RankStart, Start, mark_of};
 pub use link::{AgentLink, AgentReport, GuardCommands};

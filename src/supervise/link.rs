@@ -1,6 +1,7 @@
 //! The socket between guard and agent. Each learns of the other's death by its end of file.
 //! (Parent-death signals are bound to threads and lost on re-parenting, so they cannot serve.)
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -106,18 +107,31 @@ impl AgentLink {
     }
 
     /// Turns the socket into a stream of commands. Call within the runtime.
-    pub fn listen(&self) -> io::Result<GuardCommands> {
+    /// `taker` is asked about each signal for the ranks; one that it takes is not passed on.
+    pub fn listen(
+        &self,
+        taker: impl Fn(i32) -> bool + Send + Sync + 'static,
+    ) -> io::Result<GuardCommands> {
         let fd = self.fd.as_fd().try_clone_to_owned()?;
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok(GuardCommands { fd: linux::sys::watch(fd)? })
+        Ok(GuardCommands { fd: linux::sys::watch(fd)?, taker: Box::new(taker) })
     }
 }
 
 /// Receives the guard's commands.
-#[derive(Debug)]
 pub struct GuardCommands {
     fd: AsyncFd<OwnedFd>,
+    taker: Taker,
 }
+
+impl fmt::Debug for GuardCommands {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("GuardCommands").field("fd", &self.fd).finish_non_exhaustive()
+    }
+}
+
+/// Takes the number of a signal that would be passed on to the ranks. Whether it has another meaning.
+type Taker = Box<dyn Fn(i32) -> bool + Send + Sync>;
 
 impl GuardCommands {
     /// The next command; after [`GuardCommand::Gone`] every call gives it again. Cancel-safe.
@@ -129,8 +143,10 @@ impl GuardCommands {
                 .try_io(|fd| recv(fd, &mut packet, RecvFlags::empty()).map_err(io::Error::from));
             match read {
                 Ok(Ok((length, _))) => {
-                    if let Some(word) = decode(packet.get(..length).unwrap_or_default()) {
-                        return word;
+                    match decode(packet.get(..length).unwrap_or_default()) {
+                        Some(GuardCommand::Pass(number)) if (self.taker)(number) => {}
+                        Some(word) => return word,
+                        None => {}
                     }
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -31,7 +31,7 @@ use linux::deadline::millis;
 use linux::sys::Signal;
 pub use supervisor::Streams;
 use supervisor::{Companion, Leftovers, Released, ShimConnection, ShimPhase, Stopping, Supervisor};
-use verdict::outcome::{End, KillReason, Notice, Outcome, Owner, StopReason, Stream};
+use verdict::outcome::{End, KillReason, Notice, NoticedStop, Outcome, Owner, StopReason, Stream};
 
 /// Time for SIGKILL to take effect after a second interrupt: the user waits, and the guard waits
 /// only little longer.
@@ -183,15 +183,21 @@ impl Supervisor<'_> {
         (self.notice)(Notice::Stopping { reason });
         let now = Instant::now();
         self.outcome.stopped_at = Some(now);
-        let budget = EndBudget::of(self.launch.grace);
-        // A stop of all nodes may come from a manager that signals all of them.
-        if !is_from_outside(reason) {
+        let noticed = match reason {
+            StopReason::Noticed(stop) => Some(stop.within),
+            _ => None,
+        };
+        self.outcome.stop_within = noticed;
+        self.outcome.told |= noticed.is_some();
+        let budget = EndBudget::of(noticed.unwrap_or(self.launch.grace));
+        // A stop of all nodes may come from a manager that signals all of them. A notice comes before any signal.
+        if !is_from_outside(reason) || noticed.is_some() {
             for shim in self.shims.values() {
                 let _ = shim.connection.send(&ToRank::NoManager, &[]);
             }
         }
         let kill = match reason {
-            StopReason::Signal(_) => budget.until(EndStep::Ranks),
+            StopReason::Signal(_) | StopReason::Noticed(_) => budget.until(EndStep::Ranks),
             _ => budget.own_kill(),
         };
         let late = budget.until(EndStep::Main);
@@ -204,6 +210,24 @@ impl Supervisor<'_> {
         let all = tree::snapshot();
         let strays = self.strays(&all);
         tree::signal_all(&strays, Signal::TERM);
+    }
+
+    /// A stop signal during the stop of a notice: the platform did not wait for the deadline, and gives the grace
+    /// period from now on. Ranks that had another signal get this one too.
+    pub(super) fn stop_sooner(&mut self, stop: NoticedStop, signal: i32) {
+        let (now, budget) = (Instant::now(), EndBudget::of(self.launch.grace));
+        let end = self.outcome.stopped_at.unwrap_or(now) + stop.within;
+        if self.outcome.stop_within.is_none() || end <= now + self.launch.grace {
+            return;
+        }
+        (self.outcome.stopped_at, self.outcome.stop_within) = (Some(now), None);
+        let kill = now + budget.until(EndStep::Ranks);
+        if let Some(stopping) = &mut self.stop {
+            stopping.sweep.kill_by(kill, now + budget.until(EndStep::Kill));
+        }
+        if stop.signal != signal {
+            self.tell_ranks(&ToRank::Stop { number: signal });
+        }
     }
 
     fn signal_engine(&self, signal: Signal) {
@@ -429,7 +453,8 @@ fn is_from_outside(reason: StopReason) -> bool {
         StopReason::Signal(_)
         | StopReason::OtherNode
         | StopReason::StoodStill
-        | StopReason::RuleBroken => true,
+        | StopReason::RuleBroken
+        | StopReason::Noticed(_) => true,
         StopReason::RankFailed(_) | StopReason::EngineGone(_) | StopReason::GuardGone => false,
     }
 }

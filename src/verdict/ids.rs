@@ -423,6 +423,7 @@ ids! {
         AgentKilled = "agent.killed": [Ends(Signal)],
         AgentHung = "agent.hung": [Ends(Signal)],
         StoppedSignal = "stopped.signal": [Ends(Signal)],
+        StoppedNotice = "stopped.notice": [Ends(Code(143))],
         Hang = "hang": [Ends(Exit::Verdict(NoProgress)), Ends(Own)],
         WatchRule = "watch.rule": [Ends(Exit::Verdict(NoProgress))],
         EngineExec = "engine.exec": [Refuses(EngineStart)],

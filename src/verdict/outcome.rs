@@ -51,11 +51,13 @@ pub fn exec_code(error: &std::io::Error) -> i32 {
     if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
-/// The reason for cancelling a phase without ranks: a stop from outside, or the loss of the guard.
+/// The reason for cancelling a phase without ranks: a stop from outside, a notice of one, or the loss of the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halt {
     Signal(i32),
     GuardGone,
+    /// Word came that this node, or the whole job, is to end soon.
+    Noticed,
 }
 
 /// One rank of this node.
@@ -93,6 +95,17 @@ pub enum StopReason {
     StoodStill,
     /// A rule of the profile that ends the job was broken.
     RuleBroken,
+    /// Word came that this node, or the whole job, is to end soon, and the ranks handle a signal by which they save.
+    Noticed(NoticedStop),
+}
+
+/// The stop that follows a notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoticedStop {
+    /// The signal for the main processes, which they handle.
+    pub signal: i32,
+    /// Time from the beginning of the stop to the deadline of the notice.
+    pub within: Duration,
 }
 
 /// The reason for SIGKILL.
@@ -286,6 +299,8 @@ pub struct Outcome {
     pub stop: Option<StopReason>,
     /// Start of the stop, from which an `EndBudget` counts. None if the ranks ended by themselves.
     pub stopped_at: Option<Instant>,
+    /// Time that the stop may take; None: the grace period.
+    pub stop_within: Option<Duration>,
     /// A stop was requested from outside or the guard is lost, so no attempt may follow.
     pub told: bool,
     /// The rank's program could not be executed: program and errno.

@@ -5,6 +5,7 @@ mod few_resources;
 mod hidden_processes;
 mod inherited;
 mod kill;
+mod notices;
 mod orphans;
 mod restart;
 mod saves;

@@ -45,6 +45,8 @@ struct Stop {
     /// True: the signal goes to every process, as from Slurm. Otherwise it goes only to the launcher of this
     /// node.
     to_all: bool,
+    /// A notice takes the place of the signal: a file that appears on this node.
+    notice: bool,
     node: u32,
     /// Milliseconds of saving.
     saving: u64,
@@ -67,6 +69,7 @@ const PLAIN: Stop = Stop {
     handlers: "late",
     signal: Signal::SIGTERM,
     to_all: false,
+    notice: false,
     node: 0,
     saving: SAVING,
     below: &[],
@@ -100,6 +103,9 @@ impl Stop {
             _ => &[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT],
         };
         let handlers = chance.of(&["late", "top"]);
+        let signal = chance.of(signals);
+        // A command's own processes are signalled only for a signal that a person named.
+        let notice = signal == Signal::SIGTERM && !to_all && engine != "command" && chance.below(2) == 0;
         // A helper with its rank's TERM handler survives the signal that its own parent sends at the exit.
         let is_own = handlers == "top" && ["fork", "spawn", "forkserver"].contains(&kind);
         let ends: &[&str] = if is_own { &["at-once"] } else { &["exit", "at-once"] };
@@ -111,8 +117,9 @@ impl Stop {
             kind,
             end: chance.of(ends),
             handlers,
-            signal: chance.of(signals),
+            signal,
             to_all,
+            notice,
             node: chance.below(nodes),
             saving: chance.of(&[SAVING, LONG_SAVING]),
             below: if chance.below(4) == 0 { SHELL } else { &[] },
@@ -131,6 +138,8 @@ impl Stop {
         let grace = format!("{}s", self.grace);
         args.extend(["--grace", &grace, "--inject", self.inject, "--"].map(OsString::from));
         let launcher = Launcher::new(args).env("PYTHONPATH", modules());
+        let file = format!("file:{}", launcher.folder().join("notice").display());
+        let launcher = if self.notice { launcher.env("RANKLAUNCH_NOTICE", file) } else { launcher };
         let numbers = [self.helpers.to_string(), self.kind.to_owned()];
         let seconds = (self.saving as f64 / 1000.0).to_string();
         let mut line: Vec<OsString> =
@@ -156,6 +165,10 @@ impl Stop {
         std::thread::sleep(Duration::from_millis(self.after));
         let sent = Instant::now();
         match self.to_all {
+            false if self.notice => {
+                let file = nodes[self.node as usize].folder().join("notice");
+                std::fs::write(file, "").expect("it is written");
+            }
             false => nodes[self.node as usize].signal(self.signal),
             true => {
                 for process in nodes.iter().flat_map(Running::processes) {

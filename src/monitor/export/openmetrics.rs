@@ -340,6 +340,17 @@ fn of_findings(page: &mut Page, status: &NodeStatus) {
     );
     let stands = Some(u8::from(status.standstill.is_some()));
     page.gauge("standstill", "Whether the job stands still by a hang that was found.", stands);
+    page.gauge(
+        "notice",
+        "Whether a notice came that this node or the job is to end.",
+        Some(u8::from(status.notice.is_some())),
+    );
+    let deadline = status.notice.as_ref().and_then(|notice| notice.deadline_ms);
+    page.gauge(
+        "notice_deadline_timestamp_seconds",
+        "The deadline of that notice.",
+        deadline.map(|ms| ms as f64 / 1000.0),
+    );
     page.family(
         Gauge,
         "slow_rank_lost_ratio",

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::phase::{Ledger, Phase, Phases};
 use super::{
-    EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, ProgressStatus, RankState,
+    EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, NoticeStatus, ProgressStatus, RankState,
     RankStatus, RunStatus, SlowStatus, StandstillStatus,
 };
 use crate::held;
@@ -277,6 +277,11 @@ impl StatusBoard {
         let mut state = self.state();
         state.phases.goes_on(Instant::now());
         state.known.standstill = None;
+    }
+
+    /// A notice came that this node or the job is to end soon.
+    pub fn announced(&self, notice: NoticeStatus) {
+        self.state().known.notice = Some(notice);
     }
 
     /// A rank holds the others back, or no longer does. `node`: the node of the rank.

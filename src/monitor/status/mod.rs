@@ -77,6 +77,9 @@ pub struct NodeStatus {
     /// The present standstill: its start, and the rank that the others wait for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub standstill: Option<StandstillStatus>,
+    /// The notice that this node or the job is to end soon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notice: Option<NoticeStatus>,
     /// Ranks that hold the others back.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowStatus>,
@@ -227,6 +230,20 @@ pub struct StandstillStatus {
     /// The first culprit, if one is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<Text>,
+}
+
+/// Word that a node or the whole job is to end soon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoticeStatus {
+    /// `slurm`, `gcp`, `file:PATH` and so on.
+    pub source: String,
+    pub reason: Text,
+    /// The node that heard it.
+    pub node: u32,
+    pub heard_ms: u64,
+    /// None: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -46,8 +46,21 @@ impl Ending {
                 text!("a rule of the profile was broken", "违反了配置文件中的规则"),
                 text!("look at the event rule in agent.jsonl", "请查看 agent.jsonl 中的 rule 事件"),
             ),
+            Some(StopReason::Noticed(_)) => Ending::noticed(),
             None => by_itself(outcome),
         }
+    }
+
+    /// Stopped since a notice came. The code is the one of SIGTERM, which platforms retry, whatever signal the ranks
+    /// got.
+    pub fn noticed() -> Ending {
+        Ending::new(
+            End::Signal(Signal::TERM.as_raw()).shell_code(),
+            Class::Stopped,
+            Id::StoppedNotice,
+            text!("stopped after a notice that the job is to end", "收到任务即将终止的通知，任务停止"),
+            text!("the job goes on when it is started again", "重新启动后任务会继续"),
+        )
     }
 
     /// The ending if a stop or the loss of the guard came while no rank ran.
@@ -55,6 +68,7 @@ impl Ending {
         match halt {
             Halt::Signal(signal) => Ending::stopped(signal),
             Halt::GuardGone => guard_killed(),
+            Halt::Noticed => Ending::noticed(),
         }
     }
 

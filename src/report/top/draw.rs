@@ -9,6 +9,7 @@ use super::header::{of_lone_node, summary, title};
 use super::model::{Model, Page};
 use super::tables::{Cell, Column, Order, Row, fitting, head, of_nodes, of_ranks};
 use crate::findings::explanation;
+use crate::line_view::time_left;
 use crate::ps_view::ago;
 use monitor::status::NodeStatus;
 use text::columns::{columns, start_within, wrapped};
@@ -133,6 +134,14 @@ fn alert(model: &Model, width: usize) -> Vec<Cell> {
         let who = stands.text.as_ref().map_or("", |text| text.get(lang));
         let shown = text!("stands still for {since}: {who}", "已卡死 {since}：{who}");
         return vec![(shown.get(lang).to_owned(), red.add_modifier(Modifier::BOLD))];
+    }
+    if let Some((node, notice)) =
+        model.nodes.iter().find_map(|node| Some((node, node.notice.as_ref()?)))
+    {
+        let (of, left) = (notice.node, time_left(notice, node.at_ms));
+        let (Text { en, zh }, Text { en: why, zh: why_zh }) = (left, &notice.reason);
+        let shown = text!("{en}: {why} (node {of})", "{zh}：{why_zh}（节点 {of}）");
+        return vec![(shown.get(lang).to_owned(), yellow.add_modifier(Modifier::BOLD))];
     }
     let words: Vec<String> =
         model.unanswered.iter().map(|text| text.get(lang).to_owned()).collect();

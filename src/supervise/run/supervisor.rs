@@ -304,7 +304,10 @@ impl Supervisor<'_> {
     pub(super) fn on_guard_command(&mut self, word: GuardCommand) {
         self.outcome.told |= !matches!(word, GuardCommand::Pass(_));
         match word {
-            GuardCommand::Stop(signal) => self.begin_stop(StopReason::Signal(signal)),
+            GuardCommand::Stop(signal) => match self.outcome.stop {
+                Some(StopReason::Noticed(stop)) => self.stop_sooner(stop, signal),
+                _ => self.begin_stop(StopReason::Signal(signal)),
+            },
             GuardCommand::KillNow => self.kill_now(KillReason::Interrupt),
             GuardCommand::Pass(number) => {
                 let mut taken = false;

@@ -1,0 +1,279 @@
+//! Notices of a stop to come: one that this node hears reaches all nodes at once, the ranks find it in a file, and those
+//! that handle the signal of `[notice]` get it in time to save.
+//!
+//! Takes the notices of `monitor::notice` and those of other nodes; gives the stop of the ranks when it is due, and
+//! what viewers, records and the verdict say about it. A rank that handles no such signal is left alone: it would only
+//! lose the time that it has. While a notice is pending, nothing starts and nothing is started again.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::node_questions::Nodes;
+use linux::deadline::{millis, spawn_detached};
+use linux::sys::signal_name;
+use monitor::notice::StopNotice;
+use monitor::socket::RunningRanks;
+use monitor::status::{NoticeStatus, StatusBoard};
+use report::ending::Announced;
+use text::lang::Text;
+use text::letters::is_hidden;
+use text::text;
+use verdict::outcome::{NoticedStop, RankUnit};
+
+/// Time limit for the other nodes to hear of a notice before this node stops its ranks.
+const TOLD: Duration = Duration::from_secs(2);
+/// Interval at which the ranks are asked whether they handle the signal by now.
+const LOOK: Duration = Duration::from_millis(250);
+/// A notice counts for so long after its deadline: the platform is late, or has given its plan up.
+const OVERDUE: Duration = Duration::from_secs(120);
+/// Maximum length of a text of another node, in bytes.
+const LONGEST: usize = 1024;
+
+/// A notice as one node tells it to the others, whose clocks may differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ToldNotice {
+    source: String,
+    reason: Text,
+    /// The node that heard it.
+    node: u32,
+    /// Time to the deadline; None: not known.
+    left_ms: Option<u64>,
+}
+
+/// The pending notice.
+#[derive(Debug, Clone)]
+struct Heard {
+    told: ToldNotice,
+    at: (Instant, SystemTime),
+    /// The deadline, or the time that is assumed in its place.
+    deadline: Instant,
+}
+
+impl Heard {
+    fn is_pending(&self) -> bool {
+        Instant::now() < self.deadline + OVERDUE
+    }
+
+    /// The deadline by the clock of this node; None: not known.
+    fn deadline_at(&self) -> Option<SystemTime> {
+        self.at.1.checked_add(Duration::from_millis(self.told.left_ms?))
+    }
+
+    fn status(&self) -> NoticeStatus {
+        let ms = |at: SystemTime| millis(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+        NoticeStatus {
+            source: self.told.source.clone(),
+            reason: self.told.reason.clone(),
+            node: self.told.node,
+            heard_ms: ms(self.at.1),
+            deadline_ms: self.deadline_at().map(ms),
+        }
+    }
+
+    /// The document in the file of the ranks.
+    fn document(&self) -> Value {
+        json!({
+            "reason": self.told.reason.en,
+            "deadline": self.deadline_at().map(report::files::stamp),
+            "source": self.told.source,
+        })
+    }
+}
+
+/// The notices of this launch. Clones share the same state.
+#[derive(Clone)]
+pub(super) struct Notices(Arc<Shared>);
+
+struct Shared {
+    heard: watch::Sender<Option<Heard>>,
+    /// The present attempt.
+    attempt: Mutex<Attempt>,
+    lead: Duration,
+    board: StatusBoard,
+    say: Box<dyn Fn(&Text) + Send + Sync>,
+    keep: Box<dyn Fn(Value) + Send + Sync>,
+}
+
+#[derive(Default)]
+struct Attempt {
+    nodes: Option<Nodes>,
+    file: Option<PathBuf>,
+}
+
+impl Notices {
+    /// `lead`: how long before a deadline the ranks are to be signalled, which is also the time that a notice without
+    /// one is taken to leave.
+    pub(super) fn new(
+        lead: Duration,
+        board: StatusBoard,
+        say: impl Fn(&Text) + Send + Sync + 'static,
+        keep: impl Fn(Value) + Send + Sync + 'static,
+    ) -> Notices {
+        let (heard, attempt) = (watch::Sender::new(None), Mutex::default());
+        let (say, keep) = (Box::new(say), Box::new(keep));
+        Notices(Arc::new(Shared { heard, attempt, lead, board, say, keep }))
+    }
+
+    fn attempt(&self) -> MutexGuard<'_, Attempt> {
+        self.0.attempt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A source of this node has given a notice. All nodes hear it, this one included.
+    pub(super) fn came(&self, notice: &StopNotice) {
+        let left = notice.deadline.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
+        let nodes = self.attempt().nodes.clone();
+        let told = ToldNotice {
+            source: notice.source.to_string(),
+            reason: notice.reason.clone(),
+            node: nodes.as_ref().map_or(0, |nodes| nodes.member),
+            left_ms: left.map(millis),
+        };
+        self.tell(told, nodes);
+    }
+
+    fn tell(&self, told: ToldNotice, nodes: Option<Nodes>) {
+        let Some(nodes) = nodes else { return self.hear(told) };
+        let own = self.clone();
+        spawn_detached(move || {
+            nodes.tell_notice(&told, TOLD);
+            // Nothing new if the question came round to this node.
+            own.hear(told);
+        });
+    }
+
+    /// A notice of any node. A second one counts only if its deadline is earlier.
+    pub(super) fn hear(&self, mut told: ToldNotice) {
+        let cleaned = |text: &str| text[..text.floor_char_boundary(LONGEST)].replace(is_hidden, " ");
+        let Text { en, zh } = &told.reason;
+        told.reason = Text::new(cleaned(en), cleaned(zh));
+        told.source = cleaned(&told.source);
+        let at = (Instant::now(), SystemTime::now());
+        let deadline = at.0 + told.left_ms.map_or(self.0.lead, Duration::from_millis);
+        let heard = Heard { told, at, deadline };
+        let is_news = self.0.heard.send_if_modified(|before| {
+            // Told twice, the deadline differs by the time that the words took.
+            let counts = before.as_ref().is_none_or(|before| {
+                !before.is_pending() || heard.deadline + Duration::from_secs(1) < before.deadline
+            });
+            if counts {
+                *before = Some(heard.clone());
+            }
+            counts
+        });
+        if !is_news {
+            return;
+        }
+        let Heard { told: ToldNotice { reason, node, .. }, .. } = &heard;
+        let (en, zh) = (&reason.en, &reason.zh);
+        let left = heard.told.left_ms.map(|ms| ms.div_ceil(1000));
+        (self.0.say)(&match left {
+            Some(seconds) => text!(
+                "notice on node {node}: {en}; {seconds} s are left",
+                "节点 {node} 收到通知：{zh}；剩余 {seconds} 秒"
+            ),
+            None => text!("notice on node {node}: {en}", "节点 {node} 收到通知：{zh}"),
+        });
+        let status = heard.status();
+        (self.0.keep)(json!({ "message": "notice", "notice": &status }));
+        self.0.board.announced(status);
+        self.write();
+    }
+
+    /// An attempt begins: its nodes, and the file in which its ranks find a notice.
+    pub(super) fn begin(&self, nodes: &Nodes, file: Option<PathBuf>) {
+        *self.attempt() = Attempt { nodes: Some(nodes.clone()), file };
+        if let Some(heard) = self.pending() {
+            self.write();
+            self.tell(heard.told, Some(nodes.clone()));
+        }
+    }
+
+    /// The attempt is over.
+    pub(super) fn end(&self) {
+        *self.attempt() = Attempt::default();
+    }
+
+    /// Writes the file of the ranks, which is whole once it has its name.
+    fn write(&self) {
+        let (Some(path), Some(heard)) = (self.attempt().file.clone(), self.pending()) else { return };
+        let new = path.with_extension("new");
+        let document = heard.document().to_string();
+        let written = std::fs::write(&new, document).and_then(|()| std::fs::rename(&new, &path));
+        if let Err(error) = written {
+            tracing::warn!(path = %path.display(), %error, "the notice cannot be written");
+        }
+    }
+
+    fn pending(&self) -> Option<Heard> {
+        self.0.heard.borrow().clone().filter(Heard::is_pending)
+    }
+
+    /// Whether nothing may start any more.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending().is_some()
+    }
+
+    /// The reason of the pending notice.
+    pub(super) fn reason(&self) -> Option<Text> {
+        Some(self.pending()?.told.reason)
+    }
+
+    /// The pending notice as the verdict tells it.
+    pub(super) fn announced(&self) -> Option<Announced> {
+        let heard = self.pending()?;
+        let left = heard.told.left_ms.map(Duration::from_millis);
+        Some(Announced { reason: heard.told.reason, node: heard.told.node, left })
+    }
+
+    /// Completes when a notice is pending. Cancel-safe.
+    pub(super) async fn came_at_all(&self) {
+        let mut heard = self.0.heard.subscribe();
+        // The sender lives as long as this value.
+        let _ = heard.wait_for(|heard| heard.as_ref().is_some_and(Heard::is_pending)).await;
+    }
+
+    /// Completes when the ranks are to be signalled: the lead before the deadline, or as soon as one of them handles
+    /// the signal. `number`: the signal; `is_stated`: a person chose it, so that it also counts for what a command has
+    /// started. Cancel-safe.
+    pub(super) async fn due(
+        &self,
+        ranks: &RunningRanks,
+        unit: RankUnit,
+        (number, is_stated): (i32, bool),
+    ) -> NoticedStop {
+        let (mut remarked, mut heard) = (false, self.0.heard.subscribe());
+        loop {
+            self.came_at_all().await;
+            let Some(Heard { deadline, .. }) = self.pending() else { continue };
+            let due = deadline.checked_sub(self.0.lead).unwrap_or(deadline);
+            tokio::select! {
+                () = tokio::time::sleep_until(due.into()) => {}
+                // An earlier deadline.
+                _ = heard.changed() => continue,
+            }
+            let pids = ranks.pids();
+            let saves = |pid: i32| (unit != RankUnit::Command || is_stated) && supervise::handles(pid, number);
+            if pids.iter().any(|(_, pid)| saves(*pid)) {
+                let within = deadline.saturating_duration_since(Instant::now());
+                return NoticedStop { signal: number, within: within.max(LEAST) };
+            }
+            if !remarked && !pids.is_empty() {
+                remarked = true;
+                let name = signal_name(number);
+                (self.0.say)(&text!(
+                    "no rank handles {name}, so none is signalled: a rank that saves sets a handler, or reads RANKLAUNCH_NOTICE_FILE",
+                    "没有 rank 处理 {name}，因此不发送信号：要保存的程序应设置信号处理函数，或读取 RANKLAUNCH_NOTICE_FILE"
+                ));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+/// The shortest stop of a notice, whose deadline may be over when it comes.
+const LEAST: Duration = Duration::from_secs(2);

@@ -1,0 +1,198 @@
+//! Notices before a stop: a file that a platform touches, a signal to the launcher, on one of several nodes.
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use harness::{Ended, Launcher, Running, free_port, run_args};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+/// Saves at the signals that it handles, and ends; reports each signal. HANDLES lists their names; ENDS is the number
+/// of the rank's seconds if nothing comes.
+const RANK: &str = "\
+import os, signal, sys, time
+rank, came = os.environ['RANK'], []
+def save(number, frame):
+    print('GOT', signal.Signals(number).name, rank, flush=True)
+    came.append(number)
+for name in os.environ.get('HANDLES', '').split():
+    signal.signal(getattr(signal, name), save)
+print('READY', rank, flush=True)
+end = time.monotonic() + float(os.environ.get('ENDS', '300'))
+while not came and time.monotonic() < end:
+    time.sleep(0.01)
+if came:
+    print('NOTICE', open(os.environ['RANKLAUNCH_NOTICE_FILE']).read(), flush=True)
+    time.sleep(float(os.environ.get('SAVES', '0.2')))
+    print('SAVED', rank, flush=True)
+sys.exit(int(os.environ.get('CODE', '0')))
+";
+
+/// The launcher of two ranks, with the file of its notice beside it.
+fn launcher(options: &[&str]) -> Launcher {
+    let launcher = Launcher::new(run_args("direct", 2));
+    let file = format!("file:{}", notice_file(launcher.folder()));
+    launcher.args(["--notice", &file]).args(options)
+}
+
+fn notice_file(folder: &Path) -> String {
+    folder.join("notice").display().to_string()
+}
+
+fn begun(launcher: Launcher) -> Running {
+    let mut running = launcher.args(["--", "python3", "-c", RANK]).start();
+    running.says("READY", 2);
+    running
+}
+
+/// Gives the notice, whose deadline comes after this time.
+fn notice(running: &Running, after: Duration) {
+    let deadline = time::OffsetDateTime::from(SystemTime::now() + after);
+    let deadline = deadline.format(&time::format_description::well_known::Rfc3339);
+    let deadline = deadline.expect("a time");
+    let text = json!({ "deadline": deadline, "reason": "maintenance" }).to_string();
+    let (new, path) = (running.folder().join("new"), notice_file(running.folder()));
+    std::fs::write(&new, text).expect("it is written");
+    std::fs::rename(new, path).expect("it is renamed");
+}
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Every rank has saved after `signal` came once, and the launcher told of the stop.
+fn saved(ended: Ended, node: u32, signal: &str) -> Ended {
+    let ended = ended.expect_code(143).expect_nothing_left();
+    for rank in [2 * node, 2 * node + 1] {
+        assert_eq!(ended.out.matches(&format!("GOT {signal} {rank}")).count(), 1, "{}", ended.out);
+        assert!(ended.out.contains(&format!("SAVED {rank}")), "{}", ended.out);
+    }
+    let run = ended.run_json(node);
+    assert_eq!(run["verdict"]["id"], "stopped.notice", "{run:#}");
+    assert!(run["verdict"]["text"].to_string().contains("maintenance"), "{run:#}");
+    ended
+}
+
+#[test]
+fn ranks_that_handle_the_signal_save_before_the_deadline() {
+    for (handles, options, signal) in [
+        ("SIGTERM", &[][..], "SIGTERM"),
+        ("SIGTERM SIGUSR1", &["--notice-signal", "USR1"][..], "SIGUSR1"),
+        // A program that does not handle the signal gets TERM.
+        ("SIGTERM", &["--notice-signal", "USR1"], "SIGTERM"),
+    ] {
+        let running = begun(launcher(options).env("HANDLES", handles));
+        let sent = Instant::now();
+        notice(&running, SOON);
+        let ended = saved(running.wait(), 0, signal);
+        assert!(sent.elapsed() < SOON / 2, "it waited for the deadline");
+        let told = ended.out.lines().find_map(|line| line.split_once("NOTICE "));
+        let told: Value = serde_json::from_str(told.expect("a notice").1).expect("JSON");
+        assert_eq!(told["source"], format!("file:{}", notice_file(ended.folder())));
+        assert!(told["deadline"].is_string() && told["reason"].is_string(), "{told}");
+    }
+}
+
+/// A rank without a handler would only lose its time: it is left alone, and ends as it would have.
+#[test]
+fn rank_without_a_handler_is_left_alone() {
+    let mut running = begun(launcher(&[]).env("ENDS", "6"));
+    notice(&running, SOON);
+    running.waits("the launcher tells of it", |seen| seen.err().contains("no rank handles SIGTERM"));
+    let ended = running.wait().expect_code(0).expect_nothing_left();
+    assert!(!ended.out.contains("GOT"), "{}", ended.out);
+}
+
+/// Control: the platform's own signal ends such a rank at once, and the hint names the notice.
+#[test]
+fn control_stop_signal_after_a_notice_names_it() {
+    let mut running = begun(launcher(&[]));
+    notice(&running, SOON);
+    running.waits("the notice is told", |seen| seen.err().contains("no rank handles SIGTERM"));
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    assert!(!ended.out.contains("SAVED"), "{}", ended.out);
+    let run = ended.run_json(0);
+    assert_eq!(run["verdict"]["id"], "stopped.signal");
+    assert!(run["verdict"]["hint"].to_string().contains("maintenance"), "{run:#}");
+}
+
+/// The lead before a deadline that is far away; then the platform comes earlier than it said.
+#[test]
+fn platform_that_does_not_wait_shortens_the_stop() {
+    let options = ["--grace", "4s", "--notice-lead", "1h"];
+    let running = begun(launcher(&options).env("HANDLES", "SIGTERM").env("SAVES", "300"));
+    notice(&running, Duration::from_secs(600));
+    let mut running = running;
+    running.says("GOT", 2);
+    let sent = Instant::now();
+    running.signal(Signal::SIGTERM);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    assert!(sent.elapsed() < Duration::from_secs(30), "{:?}\n{}", sent.elapsed(), ended.err);
+}
+
+#[test]
+fn signal_waits_for_the_lead() {
+    let options = ["--grace", "1s", "--notice-lead", "2s"];
+    let mut running = begun(launcher(&options).env("HANDLES", "SIGTERM"));
+    let sent = Instant::now();
+    notice(&running, Duration::from_secs(6));
+    running.says("GOT", 2);
+    let waited = sent.elapsed();
+    assert!(waited > Duration::from_secs(3) && waited < Duration::from_secs(6), "{waited:?}");
+    saved(running.wait(), 0, "SIGTERM");
+}
+
+#[test]
+fn nothing_starts_again_after_a_notice() {
+    let restarts = ["--max-restarts", "3"];
+    let mut running = begun(launcher(&restarts).env("ENDS", "3").env("CODE", "1"));
+    notice(&running, SOON);
+    running.waits("the notice is told", |seen| seen.err().contains("maintenance"));
+    let ended = running.wait().expect_code(1).expect_nothing_left();
+    assert!(ended.err.contains("not started again after a notice"), "{}", ended.err);
+    assert_eq!(ended.out.matches("READY").count(), 2, "{}", ended.out);
+}
+
+#[test]
+fn notice_of_one_node_reaches_the_ranks_of_all() {
+    for told in [0, 1] {
+        let port = free_port();
+        let mut nodes: Vec<Running> = (0..2)
+            .map(|node| {
+                let launcher = launcher(&[]).env("HANDLES", "SIGTERM").node(node, 2, port);
+                launcher.args(["--", "python3", "-c", RANK]).start()
+            })
+            .collect();
+        for node in &mut nodes {
+            node.says("READY", 2);
+        }
+        notice(&nodes[told], SOON);
+        for (node, ended) in (0..).zip(nodes.into_iter().map(Running::wait)) {
+            let ended = saved(ended, node, "SIGTERM");
+            let said = format!("notice on node {told}");
+            assert!(ended.err.contains(&said), "{}", ended.err);
+        }
+    }
+}
+
+#[test]
+fn nothing_begins_after_a_notice() {
+    // Its other node never comes.
+    let launcher = launcher(&[]).node(0, 2, free_port());
+    let mut running = launcher.args(["--", "python3", "-c", RANK]).start();
+    running.waits("it waits for the other node", |seen| seen.err().contains("node 1"));
+    notice(&running, SOON);
+    let ended = running.wait().expect_code(143).expect_id("stopped.notice").expect_nothing_left();
+    assert!(!ended.out.contains("READY"), "{}", ended.out);
+}
+
+#[test]
+fn signal_can_be_a_notice() {
+    let launcher = Launcher::new(run_args("direct", 2)).args(["--notice", "signal:USR1"]);
+    let running = begun(launcher.env("HANDLES", "SIGTERM SIGUSR1"));
+    running.signal(Signal::SIGUSR1);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    // Control: without `--notice signal:USR1` the ranks would get USR1 itself.
+    assert_eq!(ended.out.matches("GOT SIGTERM").count(), 2, "{}", ended.out);
+    assert!(!ended.out.contains("SIGUSR1"), "{}", ended.out);
+    assert_eq!(ended.run_json(0)["verdict"]["id"], "stopped.notice");
+}
