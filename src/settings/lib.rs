@@ -26,6 +26,7 @@ pub mod launchers;
 mod layer;
 mod locks;
 mod min_version;
+mod notice;
 mod places;
 mod platform;
 mod profile;
@@ -59,6 +60,7 @@ pub use arguments::config_files;
 pub use condition::{Placeholder, PlannedSize};
 pub use forms::{Form, forms};
 pub use hostlist::split_endpoint;
+pub use notice::{NoticeMode, NoticeSignal, NoticeSource};
 pub use places::{EMBEDDED, KnownProfile};
 use profile::Profile;
 use refuse::quoted;
@@ -164,6 +166,11 @@ impl Settings {
         }
         if settings.grace.source == Source::Default {
             settings.grace = variables::grace_of_pod(&variables, &mut warnings);
+        }
+        if settings.notice_lead.source == Source::Default {
+            // What is saved after a signal is saved within the grace period of a stop as well.
+            let lead = settings.notice_lead.value.max(settings.grace.value);
+            settings.notice_lead = Sourced::default_value(lead);
         }
         settings.warnings = warnings;
         Ok(settings)
@@ -547,6 +554,10 @@ fn entries_of_profile(
 /// which no rank can be asked any more: 10 minutes with NCCL, 30 with gloo.
 const HANG_AFTER: Duration = Duration::from_secs(300);
 
+/// The longest notice that a cloud's spot machine gets is that of AWS, two minutes: a job that saves within it saves
+/// everywhere.
+const NOTICE_LEAD: Duration = Duration::from_secs(120);
+
 fn defaults(host: &Host) -> Settings {
     Settings {
         lang: Lang::from_environment(|name| host.variable(name)),
@@ -556,6 +567,7 @@ fn defaults(host: &Host) -> Settings {
         grace: Sourced::default_value(variables::grace_within(GRACE_OF_A_POD)),
         warm: Sourced::default_value(Need::Off),
         hang_after: Sourced::default_value(Some(HANG_AFTER)),
+        notice_lead: Sourced::default_value(NOTICE_LEAD),
         ..Settings::default()
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use super::notice::{self, Mistake};
 use super::table::SettingRow;
 use super::{Source, Sourced};
 use text::lang::{Text, spaced};
@@ -106,6 +107,21 @@ fn known_mistake(row: &SettingRow, value: &OsStr) -> Option<Text> {
                 ),
             })
         }
+        "notice" => notice::mistake(value).map(|mistake| match mistake {
+            Mistake::IsStop(signal) => text!(
+                "{signal} already stops the job: the ranks get it, save and have the grace period (--grace); for a notice before it name USR1, USR2 or a real-time signal",
+                "{signal} 本身就是停止信号：各 rank 会收到它并在宽限期（--grace）内保存；若要提前通知，请用 USR1、USR2 或实时信号"
+            ),
+            Mistake::Relative(path) => text!(
+                "`{path}` would be another file on a node with another working folder: write file:/… with the whole path",
+                "`{path}` 在工作目录不同的节点上会是另一个文件：请写完整路径 file:/…"
+            ),
+            Mistake::Twice(word) => text!("`{word}` is there twice", "`{word}` 出现了两次"),
+            Mistake::Beside(alone) => text!(
+                "{alone} stands alone; name sources, or {alone}",
+                "{alone} 只能单独使用；请只写来源，或只写 {alone}"
+            ),
+        }),
         "nnodes" if value.contains(':') => Some(text!(
             "only the platform can give a range, for an elastic job (PET_NNODES of a PyTorchJob); otherwise give one number: --nnodes 2",
             "节点数范围只能由平台为弹性任务给出（PyTorchJob 的 PET_NNODES）；其他情况请只给一个数：--nnodes 2"

@@ -17,6 +17,7 @@ use super::value::{
 use super::{EnvSetting, Nproc, Reaction, Settings, Source, Sourced, WarmModule};
 use crate::cli::Options;
 use crate::engine::NAMES as ENGINES;
+use crate::notice;
 use text::lang::Text;
 use text::letters::is_hidden;
 use verdict::Id;
@@ -183,6 +184,14 @@ const NPROC: Allowed = Allowed::Words(
     "auto, gpu, cpu or a whole number, 1 or more",
     "auto、gpu、cpu 或不小于 1 的整数",
 );
+const NOTICE: Allowed = Allowed::Words(
+    "auto, off, or sources with commas, each once: slurm, gcp, aws, azure, alibaba, file:/PATH, signal:USR1, signal:USR2 or signal:RTMIN+N",
+    "auto、off，或用逗号分隔、各不重复的来源：slurm、gcp、aws、azure、alibaba、file:/PATH、signal:USR1、signal:USR2 或 signal:RTMIN+N",
+);
+const NOTICE_SIGNAL: Allowed = Allowed::Words(
+    "TERM, USR1, USR2, INT, HUP, or a real-time signal such as RTMIN+1 (not RTMAX-6, which asks Python for its stacks)",
+    "TERM、USR1、USR2、INT、HUP，或实时信号，例如 RTMIN+1（RTMAX-6 除外，它用于获取 Python 堆栈）",
+);
 const BOOLEAN: Allowed = Allowed::OneOf(&["true", "false"]);
 const ARGUMENT: Allowed =
     Allowed::Words("an argument of the script, such as --task", "脚本的参数名，例如 --task");
@@ -291,6 +300,9 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("warm-modules", warm_modules, "warm", List, MODULES, "-apex", entries &[',', '\n']),
     row!("hang-after", hang_after, "launch", TextOrNumber, STANDS_STILL, "5m", set hang_after = time_or_off),
     choice!("on-hang", on_hang, "launch", "end", on_hang = Reaction::NAMES),
+    row!("notice", notice, "notice", Text, NOTICE, "slurm,file:/run/stop", set notice = notice::mode),
+    row!("notice-signal", notice_signal, "notice", Text, NOTICE_SIGNAL, "USR1", set notice_signal = notice::signal),
+    row!("notice-lead", notice_lead, "notice", TextOrNumber, DURATION, "2m", set notice_lead = some_time),
     row!("deadline", deadline, "launch", TextOrNumber, DURATION, "30s", some deadline = some_time),
     row!("grace", grace, "launch", TextOrNumber, DURATION, "30s", set grace = duration),
     row!("max-restarts", max_restarts, "launch", Number, WHOLE, "0", set max_restarts = whole),
@@ -319,13 +331,16 @@ impl SettingRow {
         Some(format!("RANKLAUNCH_{}", self.name.replace('-', "_").to_uppercase()))
     }
 
-    /// The key in the profile's table. Three differ from the flag: `rule` for --layout, `workdir`
-    /// for --chdir and `modules` for --warm-modules.
+    /// The key in the profile's table. Some differ from the flag: `rule` for --layout, `workdir` for --chdir, and in a
+    /// table that is called as the flag begins the word `modules`, `sources`, `signal` or `lead`.
     pub(super) fn key(&self) -> String {
         match self.name {
             "layout" => "rule".to_owned(),
             "chdir" => "workdir".to_owned(),
             "warm-modules" => "modules".to_owned(),
+            "notice" => "sources".to_owned(),
+            "notice-signal" => "signal".to_owned(),
+            "notice-lead" => "lead".to_owned(),
             name => name.replace('-', "_"),
         }
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::condition::Condition;
+use super::notice::{NoticeMode, NoticeSignal};
 use super::rule::{Reaction, Rule};
 use crate::contract::Platform;
 use crate::engine::Engine;
@@ -204,6 +205,12 @@ pub struct Settings {
     /// Time without a sign of progress after which a job stands still; None: it is never judged.
     pub hang_after: Sourced<Option<Duration>>,
     pub on_hang: Sourced<Reaction>,
+    /// Who is asked whether this node or job ends soon.
+    pub notice: Sourced<NoticeMode>,
+    /// The signal that the main process of each rank gets then.
+    pub notice_signal: Sourced<NoticeSignal>,
+    /// The time before a known end at which it gets it. By default not less than the grace period.
+    pub notice_lead: Sourced<Duration>,
     /// Warnings from reading the settings.
     pub warnings: Vec<Warning>,
 }

@@ -146,6 +146,18 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
         "任务卡死时如何处理：report（任务继续）、end（退出码 91）或 restart（受 --max-restarts 限制） [默认：report]",
     ),
     (
+        "notice",
+        "得知本节点或本任务即将结束，通知所有 rank 并显示剩余时间：auto（Slurm 任务的结束时间，以及本机所属的云）、off，或用逗号分隔的 slurm、gcp、aws、azure、alibaba、file:/PATH、signal:NAME [默认：auto]",
+    ),
+    (
+        "notice_signal",
+        "收到通知时发给各 rank 主进程、让其保存的信号：TERM、USR1、USR2、INT、HUP 或 RTMIN+N [默认：TERM]",
+    ),
+    (
+        "notice_lead",
+        "在已知的结束时间（例如 Slurm 任务的）之前多久发出通知；默认不短于宽限期 [默认：2m]",
+    ),
+    (
         "stale",
         "如何处理以前运行留下的进程：kill（结束确认为残留的进程）、force（结束所有运行该脚本的进程，同 pkill -f）、report（只报告）或 off [默认：kill]",
     ),

@@ -154,6 +154,19 @@ pub struct Options {
     /// (within --max-restarts) [default: report]
     #[arg(long, value_name = "WHAT", help_heading = RESTARTS)]
     pub on_hang: Option<OsString>,
+    /// Hear that this node or job ends soon, tell all ranks and show the time left: auto (Slurm's end of
+    /// the job, and the cloud whose machine this is), off, or slurm, gcp, aws, azure, alibaba, file:/PATH
+    /// and signal:NAME with commas [default: auto]
+    #[arg(long, value_name = "SOURCE,SOURCE", help_heading = RESTARTS)]
+    pub notice: Option<OsString>,
+    /// The signal that the main process of each rank gets with a notice, to save: TERM, USR1, USR2, INT,
+    /// HUP or RTMIN+N [default: TERM]
+    #[arg(long, value_name = "SIGNAL", help_heading = RESTARTS)]
+    pub notice_signal: Option<OsString>,
+    /// Give the notice so long before an end that is known, such as that of a Slurm job; by default at
+    /// least the grace period [default: 2m]
+    #[arg(long, value_name = "DURATION", help_heading = RESTARTS)]
+    pub notice_lead: Option<OsString>,
     /// Restart all nodes together at most this often [default: 0]
     #[arg(long, value_name = "N", help_heading = RESTARTS)]
     pub max_restarts: Option<OsString>,

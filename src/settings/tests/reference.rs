@@ -79,6 +79,7 @@ fn reference_is_a_profile_with_every_key() {
             format!("{:?} {:?} {:?}", s.muster.value, s.wait_timeout.value, s.rdma.value),
             format!("{:?} {:?} {:?}", s.probe.value, s.bind.value, s.grace.value),
             format!("{:?} {:?} {:?}", s.inject.value, s.hang_after.value, s.on_hang.value),
+            format!("{:?} {:?} {:?}", s.notice.value, s.notice_signal.value, s.notice_lead.value),
             format!("{:?} {:?}", s.max_restarts.value, s.log_cap_rank.value),
             format!(
                 "{:?} {:?} {:?}",
