@@ -26,6 +26,7 @@ use linux::sys::{Dispositions, PollFd, PollFlags, poll};
 use linux::terminal;
 use logs::Console;
 use monitor::export::HttpServer;
+use monitor::notice::NoticeWatch;
 use monitor::socket::About;
 use monitor::status::StatusBoard;
 use node::observe::{LoggedKills, OomWatch};
@@ -204,8 +205,9 @@ async fn conduct(
     let socket = RunSocket::start(board.clone(), about);
     let (lang, to_console) = (settings.lang, console.clone());
     let say = move |text: &Text| to_console.say(&closing::line(text, lang));
-    let lead = settings.grace.value;
-    let notices = Notices::new(lead, board.clone(), say, journal.keeper());
+    let notices = Notices::new(settings.notice_lead.value, board.clone(), say, journal.keeper());
+    let heard = notices.clone();
+    let watch = NoticeWatch::start(&settings.notice.value, move |notice| heard.came(&notice));
     let context = Context {
         board,
         socket,
@@ -222,7 +224,12 @@ async fn conduct(
         catalogue,
         warned: Mutex::default(),
     };
-    let commands = match link.listen(|_| false) {
+    let heard = context.notices.clone();
+    let is_notice = move |number| {
+        let notice = watch.signalled(number);
+        notice.map(|notice| heard.came(&notice)).is_some()
+    };
+    let commands = match link.listen(is_notice) {
         Ok(commands) => commands,
         Err(error) => {
             let Text { en, zh } = cause(&error);

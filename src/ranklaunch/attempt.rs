@@ -41,6 +41,7 @@ use report::files::{self, RunRecord};
 use report::standstill_view::StandstillReporter;
 use report::{Ending, ending};
 use supervise::{AgentReport, EndStep, WARM};
+use settings::Source;
 use text::run_id::RunId;
 use verdict::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
 use verdict::{Id, Refusal};
@@ -303,8 +304,8 @@ impl Attempt {
             context.say(&text);
         }
         let shown = status_feed::show_status_line(context, ready.interactive);
-        
-        let signal = (15, false);
+        let of_notice = &context.settings.notice_signal;
+        let signal = (of_notice.value.number(), of_notice.source != Source::Default);
         let halt = async {
             tokio::select! {
                 () = stands_still => StopReason::StoodStill,

@@ -213,11 +213,6 @@ impl Notices {
         self.0.heard.borrow().clone().filter(Heard::is_pending)
     }
 
-    /// Whether nothing may start any more.
-    pub(super) fn is_pending(&self) -> bool {
-        self.pending().is_some()
-    }
-
     /// The reason of the pending notice.
     pub(super) fn reason(&self) -> Option<Text> {
         Some(self.pending()?.told.reason)
