@@ -191,6 +191,7 @@ fn config(node: u32, nnodes: u32, port: u16, encrypted: bool) -> Config {
 
 fn summary(node: u32, nnodes: u32) -> NodeSummary {
     NodeSummary {
+        checkpoints: None,
         node,
         nnodes,
         hostname: format!("training-job-worker-{node}"),
@@ -277,6 +278,7 @@ async fn node_0(config: Config) {
     let assembly = muster::gather(&config, summary(0, nnodes), &mut say).await.expect("gathered");
     let Assembly::All(gathered) = assembly else { panic!("a muster") };
     let agreement = Agreement {
+        resume: None,
         nnodes,
         nproc: 8,
         world: nnodes * 8,

@@ -111,6 +111,7 @@ pub fn facts(gpus: u32) -> Facts {
             ..PythonFacts::default()
         },
         checkpoint_heads: None,
+        checkpoints: None,
         environment: BTreeMap::new(),
         state: HostFacts::default(),
     }

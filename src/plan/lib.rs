@@ -22,6 +22,7 @@ pub mod placeholders;
 mod python;
 mod rails;
 mod recording;
+mod resume;
 pub mod sizes;
 mod solve;
 mod survey;
@@ -38,6 +39,7 @@ pub use membership::{
     AskedNproc, asked_nproc, identity, listed, membership, needs_addresses, offered_nproc,
     stated_master, weighed,
 };
+pub use resume::newest;
 pub use solve::node_capacity;
 pub use survey::{Survey, survey};
 pub use types::*;

@@ -20,7 +20,7 @@ use crate::variables::Variables;
 use crate::{
     AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, RunIdentity, Scope, Task,
     asked_nproc, binding, devices, engine, environment, hcas, interface, membership, nccl,
-    offered_nproc, placeholders, python, recording, torchrun,
+    offered_nproc, placeholders, python, recording, resume, torchrun,
 };
 use node::observe::{Facts, Gpu};
 use settings::contract::{Contract, Field};
@@ -148,6 +148,7 @@ pub(super) fn plan_for(
     let mut arguments = program.args().to_vec();
     arguments.extend(settings.engine_args.iter().map(OsString::from));
     arguments.extend(settings.env.iter().map(|setting| setting.value.clone()));
+    resume::choose(settings, facts, &program, &membership, scope, notes)?;
     let selected =
         placeholders::select(&settings.selects, nodes, capacity.most, world, &arguments, notes)?;
     let placeholders = values(membership.node_rank, problem.nnodes, sizes, selected);
@@ -246,6 +247,7 @@ pub(super) fn plan_for(
         torch_version: torch,
         decisions: notes.decisions.clone(),
         warnings: Vec::new(),
+        has_checkpoints: settings.checkpoint_dir.is_some(),
         identity: None,
         join_timeout: settings.wait_timeout.value,
         chdir: settings.chdir.as_ref().map(|chdir| chdir.value.clone()),
@@ -358,7 +360,10 @@ fn values(
             Placeholder::Size(size) => placeholders::of_size(size, nnodes, sizes),
             Placeholder::NodeRank => node_rank,
             // Replaced in `finish`.
-            Placeholder::RunId | Placeholder::Timestamp => continue,
+            Placeholder::RunId
+            | Placeholder::Timestamp
+            | Placeholder::Checkpoint
+            | Placeholder::CheckpointStep => continue,
         };
         values.insert(placeholder.name().to_owned(), value.to_string());
     }
@@ -428,16 +433,35 @@ fn shared_id(
     })
 }
 
+/// The variable that names the checkpoint to the ranks; absent without one.
+const RESUME_FROM: &str = "RANKLAUNCH_RESUME_FROM";
+
 impl Plan {
     /// The plan with the values that only the launch knows: run id, timestamp and the final
     /// port.
     pub fn finish(&self, identity: &RunIdentity) -> Plan {
-        let late = BTreeMap::from([
+        let mut late = BTreeMap::from([
             (Placeholder::RunId.name().to_owned(), identity.run_id.clone()),
             (Placeholder::Timestamp.name().to_owned(), identity.timestamp.clone()),
         ]);
         let mut plan = self.clone();
-        plan.program = placeholders::replace_in_program(&self.program, &late);
+        if self.has_checkpoints {
+            let resume = identity.resume.as_ref();
+            let path = resume.map(|resume| resume.path.display().to_string());
+            let step = resume.and_then(|resume| resume.step).map(|step| step.to_string());
+            for (placeholder, value) in
+                [(Placeholder::Checkpoint, path), (Placeholder::CheckpointStep, step)]
+            {
+                match value {
+                    Some(value) => drop(late.insert(placeholder.name().to_owned(), value)),
+                    None => plan.program = placeholders::without(plan.program, placeholder),
+                }
+            }
+            if let Some(resume) = resume {
+                plan.env.insert(RESUME_FROM.to_owned(), resume.path.clone().into());
+            }
+        }
+        plan.program = placeholders::replace_in_program(&plan.program, &late);
         plan.engine_args = self.engine_args.iter().map(|arg| replaced(arg, &late)).collect();
         for value in plan.env.values_mut() {
             *value = placeholders::replace(value, &late);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use linux::cpus::CpuList;
@@ -34,7 +35,7 @@ pub struct Plan {
     pub env_remove: Vec<String>,
     pub engine: Engine,
     pub rdzv: Rendezvous,
-    pub python: Option<std::path::PathBuf>,
+    pub python: Option<PathBuf>,
     /// The program with its placeholders replaced, but for {run_id} and {timestamp}.
     pub program: Program,
     /// The engine's own further arguments, placeholders replaced.
@@ -51,6 +52,8 @@ pub struct Plan {
     pub torch_version: Option<String>,
     pub decisions: Vec<Decision>,
     pub warnings: Vec<Warning>,
+    /// The settings name a folder of checkpoints, so that the last three placeholders have a meaning.
+    pub has_checkpoints: bool,
     /// Run id, timestamp and final port; None until [`Plan::finish`].
     pub identity: Option<RunIdentity>,
     /// Time for which a c10d rendezvous waits for the other nodes.
@@ -58,7 +61,7 @@ pub struct Plan {
     /// Tokens of the visible GPUs, as CUDA_VISIBLE_DEVICES names them.
     pub device_tokens: Vec<String>,
     /// The working folder of the job, if the user or a profile names one.
-    pub chdir: Option<std::path::PathBuf>,
+    pub chdir: Option<PathBuf>,
     /// c10d's id if no muster distributes the run id; None: the run id.
     pub rdzv_id: Option<String>,
     /// The CPUs of each local rank, None for a rank that is not bound. Empty if no rank is
@@ -224,6 +227,17 @@ pub struct RunIdentity {
     /// UTC, `20250102-030405`.
     pub timestamp: String,
     pub master_port: u16,
+    /// The checkpoint on which the nodes agreed; None: there is none that all of them can read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<Resume>,
+}
+
+/// The checkpoint from which a program goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resume {
+    pub path: PathBuf,
+    /// None: its writer names no step.
+    pub step: Option<u64>,
 }
 
 /// Knowledge about the other nodes.

@@ -29,7 +29,7 @@ use muster::{
     Settled, StoreMark,
 };
 use node::observe::Facts;
-use plan::{Plan, RunIdentity, Scope};
+use plan::{Plan, Resume, RunIdentity, Scope};
 use preflight::decide::{Stage, decide};
 use preflight::prepare;
 use settings::contract::{Contract, Field};
@@ -200,8 +200,9 @@ async fn lead(
         let same = same_elsewhere(&plan.warnings, &gathered.summaries);
         let (fewest, heads) = (gathered.fewest(), gathered.heads());
         let planned = plan_for_all(&context.settings, facts, &differences, fewest, heads);
-        let plan = match planned {
-            Ok(plan) => plan,
+        let planned = planned.and_then(|plan| Ok((plan, gathered.checkpoint()?)));
+        let (plan, resume) = match planned {
+            Ok(planned) => planned,
             Err(refusal) => {
                 gathered.refuse(&refusal).await;
                 return Err(refusal);
@@ -215,7 +216,7 @@ async fn lead(
                 "其他节点已进行到第 {attempt} 次尝试：任务的重启次数由此继续计算"
             ));
         }
-        let agreement = proposal(&plan, &identity, attempt);
+        let agreement = Agreement { resume, ..proposal(&plan, &identity, attempt) };
         match gathered.agree(agreement.clone(), restarts.decide(), &mut say).await? {
             Settled::Session(session) => {
                 // The mark is kept in torch's store, which engine `command` may not have.
@@ -223,7 +224,8 @@ async fn lead(
                 let mark =
                     (!plan.engine.runs_a_command()).then(|| StoreMark { port, key: config.key() });
                 let session = JobSession::new(session, &own, mark);
-                let shared = agreed(context, plan, &agreement, &differences, session, restarts);
+                let shared =
+                    agreed(context, facts, plan, &agreement, &differences, session, restarts);
                 if next.is_none() {
                     same.iter().for_each(|line| context.say(line));
                 }
@@ -271,7 +273,7 @@ async fn follow(
             Accepted::Session(session) => {
                 let session = JobSession::new(session, own, None);
                 let none = Restarts::none();
-                let shared = agreed(context, plan, &agreement, &differences, session, none);
+                let shared = agreed(context, facts, plan, &agreement, &differences, session, none);
                 return Ok(Some(Shared { said, ..shared }));
             }
             Accepted::Alone(why) => {
@@ -288,6 +290,7 @@ async fn follow(
 
 fn agreed(
     context: &Context,
+    facts: &Facts,
     mut plan: Plan,
     agreement: &Agreement,
     differences: &[Difference],
@@ -317,9 +320,40 @@ fn agreed(
         run_id: agreement.run_id.clone(),
         timestamp: agreement.timestamp.clone(),
         master_port: agreement.master_port,
+        resume: resume(facts, agreement),
     };
+    if plan.has_checkpoints {
+        context.say(&goes_on_from(identity.resume.as_ref()));
+    }
     let (session, attempt) = (Some(Box::new(session)), agreement.attempt);
     Shared { plan, identity, session, attempt, restarts, said: Vec::new() }
+}
+
+/// The agreed checkpoint as this node sees it.
+fn resume(facts: &Facts, agreement: &Agreement) -> Option<Resume> {
+    let found = &facts.checkpoints.as_ref()?.found;
+    found.iter().find(|one| Some(one.digest) == agreement.resume).map(Resume::from)
+}
+
+/// What the ranks go on from.
+fn goes_on_from(resume: Option<&Resume>) -> Text {
+    let Some(Resume { path, step }) = resume else {
+        return text!(
+            "no checkpoint that all nodes can read: the program starts from the beginning",
+            "没有所有节点都能读取的检查点：程序从头开始"
+        );
+    };
+    let path = path.display();
+    match step {
+        Some(step) => text!(
+            "goes on from step {step}: {path}, the newest checkpoint that all nodes can read",
+            "从第 {step} 步继续：{path}，所有节点都能读取的最新检查点"
+        ),
+        None => text!(
+            "goes on from {path}, the newest checkpoint that all nodes can read",
+            "从 {path} 继续，即所有节点都能读取的最新检查点"
+        ),
+    }
 }
 
 /// The warnings of node 0 that other nodes have as well, one line for each set of nodes: those
@@ -406,6 +440,7 @@ pub(super) fn proposal(plan: &Plan, identity: &RunIdentity, attempt: u32) -> Agr
         run_id: identity.run_id.clone(),
         timestamp: identity.timestamp.clone(),
         attempt,
+        resume: None,
     }
 }
 
@@ -481,7 +516,8 @@ async fn plan_alone(
             "到 Master 的连接经过 {interface}：已据此重新规划"
         ));
     }
-    let identity = run_identity(&plan, &facts.contract)?;
+    let resume = facts.checkpoints.as_ref().and_then(plan::newest).map(Resume::from);
+    let identity = RunIdentity { resume, ..run_identity(&plan, &facts.contract)? };
     // Several nodes can be restarted only through the muster.
     let restarts = if alone { context.restarts() } else { Restarts::none() };
     Ok(Shared { plan, identity, session: None, attempt, restarts, said: Vec::new() })
@@ -513,5 +549,6 @@ fn run_identity(plan: &Plan, contract: &Contract) -> Result<RunIdentity, Refusal
         run_id: format!("{job}-{timestamp}-{high:02x}{low:02x}"),
         timestamp,
         master_port: plan.membership.master_port,
+        resume: None,
     })
 }

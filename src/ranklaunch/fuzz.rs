@@ -115,6 +115,7 @@ pub fn agreement(data: &[u8]) -> bool {
         run_id: "run-1".to_owned(),
         timestamp: "20250102-030405".to_owned(),
         master_port: 29500,
+        resume: None,
     };
     let proposed = proposal(&plan, &identity, 0);
     if !fuzz::fits(&cards, proposed.nproc) {

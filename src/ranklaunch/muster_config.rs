@@ -192,6 +192,10 @@ pub(super) fn summary(
         alive: None,
         attempt: 0,
         command: command(settings),
+        checkpoints: facts.checkpoints.as_ref().map(|seen| {
+            let whole = seen.found.iter().filter(|one| one.missing.is_empty());
+            whole.map(|one| one.digest).collect()
+        }),
     })
 }
 

@@ -65,7 +65,8 @@ impl Heard {
     }
 
     fn status(&self) -> NoticeStatus {
-        let ms = |at: SystemTime| millis(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+        let ms =
+            |at: SystemTime| millis(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
         NoticeStatus {
             source: self.told.source.clone(),
             reason: self.told.reason.clone(),
@@ -125,7 +126,8 @@ impl Notices {
 
     /// A source of this node has given a notice. All nodes hear it, this one included.
     pub(super) fn came(&self, notice: &StopNotice) {
-        let left = notice.deadline.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
+        let left =
+            notice.deadline.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
         let nodes = self.attempt().nodes.clone();
         let told = ToldNotice {
             source: notice.source.to_string(),
@@ -148,7 +150,8 @@ impl Notices {
 
     /// A notice of any node. A second one counts only if its deadline is earlier.
     pub(super) fn hear(&self, mut told: ToldNotice) {
-        let cleaned = |text: &str| text[..text.floor_char_boundary(LONGEST)].replace(is_hidden, " ");
+        let cleaned =
+            |text: &str| text[..text.floor_char_boundary(LONGEST)].replace(is_hidden, " ");
         let Text { en, zh } = &told.reason;
         told.reason = Text::new(cleaned(en), cleaned(zh));
         told.source = cleaned(&told.source);
@@ -200,7 +203,9 @@ impl Notices {
 
     /// Writes the file of the ranks, which is whole once it has its name.
     fn write(&self) {
-        let (Some(path), Some(heard)) = (self.attempt().file.clone(), self.pending()) else { return };
+        let (Some(path), Some(heard)) = (self.attempt().file.clone(), self.pending()) else {
+            return;
+        };
         let new = path.with_extension("new");
         let document = heard.document().to_string();
         let written = std::fs::write(&new, document).and_then(|()| std::fs::rename(&new, &path));
@@ -252,7 +257,9 @@ impl Notices {
                 _ = heard.changed() => continue,
             }
             let pids = ranks.pids();
-            let saves = |pid: i32| (unit != RankUnit::Command || is_stated) && supervise::handles(pid, number);
+            let saves = |pid: i32| {
+                (unit != RankUnit::Command || is_stated) && supervise::handles(pid, number)
+            };
             if pids.iter().any(|(_, pid)| saves(*pid)) {
                 let within = deadline.saturating_duration_since(Instant::now());
                 return NoticedStop { signal: number, within: within.max(LEAST) };

@@ -208,8 +208,15 @@ impl RetryRules {
 }
 
 /// Ids of ends after which this process decides nothing, or that are not failures.
-const NO_FAILURE: &[Id] =
-    &[Id::Done, Id::StoppedSignal, Id::StoppedNotice, Id::InitExec, Id::AgentKilled, Id::AgentHung, Id::NodeOther];
+const NO_FAILURE: &[Id] = &[
+    Id::Done,
+    Id::StoppedSignal,
+    Id::StoppedNotice,
+    Id::InitExec,
+    Id::AgentKilled,
+    Id::AgentHung,
+    Id::NodeOther,
+];
 
 /// The verdicts with which an attempt can fail.
 fn verdicts() -> impl Iterator<Item = Id> {

@@ -140,7 +140,9 @@ impl Ending {
     /// The ending of a job that was to end by a notice.
     #[must_use]
     pub fn of_notice(self, announced: Option<&Announced>) -> Ending {
-        let Some(Announced { reason: Text { en, zh }, node, left }) = announced else { return self };
+        let Some(Announced { reason: Text { en, zh }, node, left }) = announced else {
+            return self;
+        };
         let seconds = left.map(|left| left.as_secs());
         let (before, before_zh) = match seconds {
             Some(seconds) => (format!(", {seconds} s before it"), format!("，提前 {seconds} 秒")),
@@ -148,7 +150,10 @@ impl Ending {
         };
         match self.id {
             Id::StoppedNotice => Ending {
-                text: text!("{en}: told on node {node}{before}", "{zh}：节点 {node} 收到通知{before_zh}"),
+                text: text!(
+                    "{en}: told on node {node}{before}",
+                    "{zh}：节点 {node} 收到通知{before_zh}"
+                ),
                 ..self
             },
             Id::StoppedSignal => Ending {

@@ -98,12 +98,21 @@ pub enum Placeholder {
     /// Known only at the launch, as is the timestamp.
     RunId,
     Timestamp,
+    /// The checkpoint from which the program goes on; known only at the launch, as is its step.
+    Checkpoint,
+    CheckpointStep,
 }
 
 impl Placeholder {
     pub fn all() -> impl Iterator<Item = Placeholder> {
         let sizes = SIZES.into_iter().map(|(_, size)| Placeholder::Size(size));
-        sizes.chain([Placeholder::NodeRank, Placeholder::RunId, Placeholder::Timestamp])
+        sizes.chain([
+            Placeholder::NodeRank,
+            Placeholder::RunId,
+            Placeholder::Timestamp,
+            Placeholder::Checkpoint,
+            Placeholder::CheckpointStep,
+        ])
     }
 
     pub fn name(self) -> &'static str {
@@ -112,6 +121,8 @@ impl Placeholder {
             Placeholder::NodeRank => "node_rank",
             Placeholder::RunId => "run_id",
             Placeholder::Timestamp => "timestamp",
+            Placeholder::Checkpoint => "checkpoint",
+            Placeholder::CheckpointStep => "checkpoint_step",
         }
     }
 }

@@ -9,6 +9,7 @@
 
 pub mod arguments;
 mod assumed;
+mod checkpoint;
 pub mod cli;
 mod condition;
 pub mod contract;
@@ -57,6 +58,7 @@ use text::text;
 use verdict::{Id, Refusal, Warning};
 
 pub use arguments::config_files;
+pub use checkpoint::{CheckpointFormat, WithoutCheckpoint};
 pub use condition::{Placeholder, PlannedSize};
 pub use forms::{Form, forms};
 pub use hostlist::split_endpoint;
@@ -567,6 +569,7 @@ fn defaults(host: &Host) -> Settings {
         grace: Sourced::default_value(variables::grace_within(GRACE_OF_A_POD)),
         warm: Sourced::default_value(Need::Off),
         hang_after: Sourced::default_value(Some(HANG_AFTER)),
+        max_restarts_without_progress: Sourced::default_value(3),
         notice_lead: Sourced::default_value(NOTICE_LEAD),
         ..Settings::default()
     }

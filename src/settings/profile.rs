@@ -50,8 +50,20 @@ pub(super) const OF_PROGRAM: &[&str] = &["script", "module", "command", "args", 
 
 /// The sections of a profile.
 pub(super) const SECTIONS: &[&str] = &[
-    "job", "platform", "layout", "select", "env", "launch", "warm", "notice", "logs", "severity",
-    "exit", "diagnose", "watch",
+    "job",
+    "platform",
+    "layout",
+    "select",
+    "env",
+    "launch",
+    "warm",
+    "notice",
+    "checkpoint",
+    "logs",
+    "severity",
+    "exit",
+    "diagnose",
+    "watch",
 ];
 
 /// Keys of `[job]` that are not in the table of settings: `script`, `module` and `command` name
@@ -142,7 +154,7 @@ impl Profile {
                 "job" => profile.job(document, document.table(section)?)?,
                 "platform" => profile.platform = Some(platform::platform(document, section)?),
                 "layout" => profile.layout(document, document.table(section)?)?,
-                "launch" | "warm" | "notice" | "logs" => {
+                "launch" | "warm" | "notice" | "checkpoint" | "logs" => {
                     for entry in document.entries(document.table(section)?) {
                         profile.scalar(document, section.key, entry, &[])?;
                     }

@@ -15,6 +15,7 @@ use super::value::{
     progress, size, whole, words,
 };
 use super::{EnvSetting, Nproc, Reaction, Settings, Source, Sourced, WarmModule};
+use crate::checkpoint::{CheckpointFormat, WithoutCheckpoint};
 use crate::cli::Options;
 use crate::engine::NAMES as ENGINES;
 use crate::notice;
@@ -303,9 +304,13 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("notice", notice, "notice", Text, NOTICE, "slurm,file:/run/stop", set notice = notice::mode),
     row!("notice-signal", notice_signal, "notice", Text, NOTICE_SIGNAL, "USR1", set notice_signal = notice::signal),
     row!("notice-lead", notice_lead, "notice", TextOrNumber, DURATION, "2m", set notice_lead = some_time),
+    row!("checkpoint-dir", checkpoint_dir, "checkpoint", Text, FOLDER, "/workspace/checkpoints", some checkpoint_dir = path),
+    choice!("checkpoint-format", checkpoint_format, "checkpoint", "dcp", checkpoint_format = CheckpointFormat::NAMES),
+    choice!("checkpoint-missing", checkpoint_missing, "checkpoint", "refuse", checkpoint_missing = WithoutCheckpoint::NAMES),
     row!("deadline", deadline, "launch", TextOrNumber, DURATION, "30s", some deadline = some_time),
     row!("grace", grace, "launch", TextOrNumber, DURATION, "30s", set grace = duration),
     row!("max-restarts", max_restarts, "launch", Number, WHOLE, "0", set max_restarts = whole),
+    row!("max-restarts-without-progress", max_restarts_without_progress, "launch", Number, POSITIVE, "3", set max_restarts_without_progress = positive),
     row!("retry-on", retry_on, "launch", List, CAUSE, "cuda_oom", entries &[',', '\n']),
     row!("no-retry-on", no_retry_on, "launch", List, CAUSE, "nccl_ib_completion", entries &[',', '\n']),
 
@@ -332,12 +337,15 @@ impl SettingRow {
     }
 
     /// The key in the profile's table. Some differ from the flag: `rule` for --layout, `workdir` for --chdir, and in a
-    /// table that is called as the flag begins the word `modules`, `sources`, `signal` or `lead`.
+    /// table that is called as the flag begins the rest of its name, or `sources` for --notice.
     pub(super) fn key(&self) -> String {
         match self.name {
             "layout" => "rule".to_owned(),
             "chdir" => "workdir".to_owned(),
             "warm-modules" => "modules".to_owned(),
+            "checkpoint-dir" => "dir".to_owned(),
+            "checkpoint-format" => "format".to_owned(),
+            "checkpoint-missing" => "missing".to_owned(),
             "notice" => "sources".to_owned(),
             "notice-signal" => "signal".to_owned(),
             "notice-lead" => "lead".to_owned(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::checkpoint::{CheckpointFormat, WithoutCheckpoint};
 use super::condition::Condition;
 use super::notice::{NoticeMode, NoticeSignal};
 use super::rule::{Reaction, Rule};
@@ -205,6 +206,14 @@ pub struct Settings {
     /// Time without a sign of progress after which a job stands still; None: it is never judged.
     pub hang_after: Sourced<Option<Duration>>,
     pub on_hang: Sourced<Reaction>,
+    /// The folder in which the program saves its checkpoints.
+    pub checkpoint_dir: Option<Sourced<PathBuf>>,
+    /// The format of the checkpoints that count.
+    pub checkpoint_format: Sourced<CheckpointFormat>,
+    /// What follows where there is no checkpoint yet.
+    pub checkpoint_missing: Sourced<WithoutCheckpoint>,
+    /// So many attempts in a row that end without a newer checkpoint end the job.
+    pub max_restarts_without_progress: Sourced<u32>,
     /// Who is asked whether this node or job ends soon.
     pub notice: Sourced<NoticeMode>,
     /// The signal that the main process of each rank gets then.

@@ -142,13 +142,11 @@ impl GuardCommands {
             let read = ready
                 .try_io(|fd| recv(fd, &mut packet, RecvFlags::empty()).map_err(io::Error::from));
             match read {
-                Ok(Ok((length, _))) => {
-                    match decode(packet.get(..length).unwrap_or_default()) {
-                        Some(GuardCommand::Pass(number)) if (self.taker)(number) => {}
-                        Some(word) => return word,
-                        None => {}
-                    }
-                }
+                Ok(Ok((length, _))) => match decode(packet.get(..length).unwrap_or_default()) {
+                    Some(GuardCommand::Pass(number)) if (self.taker)(number) => {}
+                    Some(word) => return word,
+                    None => {}
+                },
                 Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(Err(_)) => return GuardCommand::Gone,
                 Err(_would_block) => {}

@@ -120,6 +120,7 @@ use Usual::{Advise, Fail, FailWhere, Warn};
 use Verdict::{
     EngineStart, GpuCount, GpuFabric, GpuFault, Internal, Layout, Limit, MasterName, MasterReach,
     Membership, Muster, NoProgress, OtherNode, PortInUse, Python, Rdma, Stale, Usage,
+    WithoutProgress,
 };
 
 /// `Family("title", "标题") { Name = "id": [uses], … } …`
@@ -251,6 +252,14 @@ ids! {
         SelfPath = "self.path": [Refuses(Internal)],
         Internal = "internal": [Refuses(Internal)],
     }
+    Checkpoint("Checkpoints", "检查点") {
+        CheckpointFolder = "checkpoint.folder": [Refuses(Usage)],
+        CheckpointAlone = "checkpoint.alone": [Refuses(Usage)],
+        CheckpointUnread = "checkpoint.unread": [Refuses(Limit)],
+        CheckpointMissing = "checkpoint.missing": [Refuses(Usage), Warns],
+        CheckpointDiffer = "checkpoint.differ": [Refuses(Muster)],
+        CheckpointStuck = "checkpoint.stuck": [Ends(Exit::Verdict(WithoutProgress))],
+    }
     Membership("Which node of how many", "节点数与节点编号") {
         MembershipHalfGiven = "membership.half-given": [Refuses(Membership)],
         MembershipContradiction = "membership.contradiction": [Refuses(Membership)],
@@ -378,6 +387,10 @@ ids! {
         SettingsWarm = "settings.warm": [Refuses(Usage)],
         SettingsHangAfter = "settings.hang_after": [Refuses(Usage)],
         SettingsOnHang = "settings.on_hang": [Refuses(Usage)],
+        SettingsCheckpointDir = "settings.checkpoint_dir": [Refuses(Usage)],
+        SettingsCheckpointFormat = "settings.checkpoint_format": [Refuses(Usage)],
+        SettingsCheckpointMissing = "settings.checkpoint_missing": [Refuses(Usage)],
+        SettingsMaxRestartsWithoutProgress = "settings.max_restarts_without_progress": [Refuses(Usage)],
         SettingsNotice = "settings.notice": [Refuses(Usage)],
         SettingsNoticeSignal = "settings.notice_signal": [Refuses(Usage)],
         SettingsNoticeLead = "settings.notice_lead": [Refuses(Usage)],

@@ -79,6 +79,8 @@ verdicts! {
     NoProgress = 91,
     /// 92: stopped because another node failed for good.
     OtherNode = 92,
+    /// 93: restarts without progress.
+    WithoutProgress = 93,
 }
 
 /// The kind of an end: distinguishes a script's own exit code 66 from ranklaunch's.

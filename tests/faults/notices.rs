@@ -96,7 +96,8 @@ fn ranks_that_handle_the_signal_save_before_the_deadline() {
 fn rank_without_a_handler_is_left_alone() {
     let mut running = begun(launcher(&[]).env("ENDS", "6"));
     notice(&running, SOON);
-    running.waits("the launcher tells of it", |seen| seen.err().contains("no rank handles SIGTERM"));
+    running
+        .waits("the launcher tells of it", |seen| seen.err().contains("no rank handles SIGTERM"));
     let ended = running.wait().expect_code(0).expect_nothing_left();
     assert!(!ended.out.contains("GOT"), "{}", ended.out);
 }

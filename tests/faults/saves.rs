@@ -105,7 +105,8 @@ impl Stop {
         let handlers = chance.of(&["late", "top"]);
         let signal = chance.of(signals);
         // A command's own processes are signalled only for a signal that a person named.
-        let notice = signal == Signal::SIGTERM && !to_all && engine != "command" && chance.below(2) == 0;
+        let notice =
+            signal == Signal::SIGTERM && !to_all && engine != "command" && chance.below(2) == 0;
         // A helper with its rank's TERM handler survives the signal that its own parent sends at the exit.
         let is_own = handlers == "top" && ["fork", "spawn", "forkserver"].contains(&kind);
         let ends: &[&str] = if is_own { &["at-once"] } else { &["exit", "at-once"] };

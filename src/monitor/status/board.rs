@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::phase::{Ledger, Phase, Phases};
 use super::{
-    EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, NoticeStatus, ProgressStatus, RankState,
-    RankStatus, RunStatus, SlowStatus, StandstillStatus,
+    EndStatus, GpuStatus, InterfaceStatus, LogStatus, NodeStatus, NoticeStatus, ProgressStatus,
+    RankState, RankStatus, RunStatus, SlowStatus, StandstillStatus,
 };
 use crate::held;
 use crate::steps::{Life, Report, Steps, goodput};

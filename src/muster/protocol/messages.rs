@@ -225,6 +225,9 @@ pub struct Agreement {
     pub timestamp: String,
     /// Number of the attempt from 0, the same on all nodes.
     pub attempt: u32,
+    /// The newest checkpoint that all nodes see, by its digest.
+    #[serde(default)]
+    pub resume: Option<u64>,
 }
 
 impl Agreement {

@@ -65,7 +65,14 @@ pub struct NodeSummary {
     /// The program and its arguments, masked and cut, with a digest of the whole.
     #[serde(default)]
     pub command: Option<String>,
+    /// The whole checkpoints that this node sees, newest first, by the digest that they have on every node; None: it
+    /// looks for none.
+    #[serde(default)]
+    pub checkpoints: Option<Vec<u64>>,
 }
+
+/// Maximum number of checkpoints that a summary names.
+const MOST_CHECKPOINTS: usize = 64;
 
 /// Maximum number of warnings that a summary names.
 const MOST_WARNINGS: usize = 64;
@@ -109,6 +116,9 @@ impl NodeSummary {
             return Err("a summary that cannot be");
         }
         self.warnings.truncate(MOST_WARNINGS);
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.truncate(MOST_CHECKPOINTS);
+        }
         sanitize(&mut self.hostname);
         sanitize(&mut self.version);
         let words = [&mut self.torch, &mut self.driver, &mut self.script, &mut self.nccl];

@@ -140,6 +140,14 @@ impl Gathered {
         compare::heads(&self.summaries)
     }
 
+    /// The newest checkpoint that every node can read, by its digest.
+    ///
+    /// # Errors
+    /// When only some nodes look for checkpoints.
+    pub fn checkpoint(&self) -> Result<Option<u64>, Refusal> {
+        compare::checkpoint(&self.summaries)
+    }
+
     /// Sends all nodes the refusal.
     pub async fn refuse(self, refusal: &Refusal) {
         self.admission.refuse(refusal).await;

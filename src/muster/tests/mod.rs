@@ -45,6 +45,7 @@ pub(crate) fn summary(node: u32, nnodes: u32) -> NodeSummary {
         alive: None,
         attempt: 0,
         command: None,
+        checkpoints: None,
     }
 }
 
@@ -86,6 +87,7 @@ fn agreement(gathered: &Gathered, port: u16) -> Agreement {
     let nproc = gathered.fewest();
     let nnodes = u32::try_from(gathered.summaries.len()).expect("few");
     Agreement {
+        resume: None,
         nnodes,
         nproc,
         world: nnodes * nproc,

@@ -25,9 +25,39 @@ pub struct Facts {
     pub python: PythonFacts,
     /// Heads from the checkpoint's config.json, with the path of that file.
     pub checkpoint_heads: Option<(u32, PathBuf)>,
+    /// The checkpoints below the folder of the settings; None: they name none.
+    pub checkpoints: Option<CheckpointFacts>,
     /// Variables of the container that affect the launch (NCCL_*, TORCH_*, OMP_NUM_THREADS, CUDA_*…).
     pub environment: BTreeMap<String, String>,
     pub state: HostFacts,
+}
+
+/// The checkpoints below one folder.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct CheckpointFacts {
+    /// Newest first; the newest only, where there are many.
+    pub found: Vec<SeenCheckpoint>,
+    /// Why the folder cannot be read.
+    pub unread: Option<Text>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct SeenCheckpoint {
+    pub path: PathBuf,
+    pub step: Option<u64>,
+    /// Words for what it lacks; empty: it is whole.
+    pub missing: Vec<String>,
+    /// Identity of the checkpoint on all nodes, wherever the folder is mounted.
+    pub digest: u64,
+}
+
+impl SeenCheckpoint {
+    /// Its name, and the first part that it lacks.
+    pub fn lack(&self) -> String {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy();
+        let lack = self.missing.first().map_or("", String::as_str);
+        format!("{name} ({lack})")
+    }
 }
 
 #[derive(Debug, Clone, Default, Serialize)]

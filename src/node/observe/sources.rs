@@ -258,6 +258,7 @@ pub async fn equipment(
         limits,
         python,
         checkpoint_heads,
+        checkpoints: None,
         environment: super::environment(host),
         state: HostFacts {
             logs: log_folder,

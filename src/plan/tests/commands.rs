@@ -87,8 +87,12 @@ fn c10d_names_its_host_and_shares_its_id() {
         assert!(line.contains(part), "{part}: {line}");
     }
     assert!(!line.contains("--node-rank"));
-    let identity =
-        RunIdentity { run_id: "job-1".into(), timestamp: String::new(), master_port: 29500 };
+    let identity = RunIdentity {
+        run_id: "job-1".into(),
+        timestamp: String::new(),
+        master_port: 29500,
+        resume: None,
+    };
     assert!(words(&argv(&plan.finish(&identity))).contains("--rdzv-id job-1"));
     settings.muster = flag(Need::Off, "--muster");
     let plan = planned(&settings, &networked(), 2, &AskedNproc::Auto).expect("a plan");

@@ -91,6 +91,7 @@ fn placeholders_are_replaced_in_variables_as_in_arguments() {
         run_id: "job-1".into(),
         timestamp: "20250102-030405".into(),
         master_port: 41000,
+        resume: None,
     });
     for (name, value) in [
         ("SHARD", Some("0/1")),
@@ -118,6 +119,7 @@ fn the_launch_fills_in_its_name_and_port() {
         run_id: "job-1".into(),
         timestamp: "20250102-030405".into(),
         master_port: 41000,
+        resume: None,
     });
     assert_eq!(finished.program.args(), strings(&["job-1", "{run_id}", "20250102-030405", "2"]));
     assert_eq!(env(&finished, "MASTER_PORT"), Some("41000"));

@@ -58,7 +58,10 @@ impl Ending {
             End::Signal(Signal::TERM.as_raw()).shell_code(),
             Class::Stopped,
             Id::StoppedNotice,
-            text!("stopped after a notice that the job is to end", "收到任务即将终止的通知，任务停止"),
+            text!(
+                "stopped after a notice that the job is to end",
+                "收到任务即将终止的通知，任务停止"
+            ),
             text!("the job goes on when it is started again", "重新启动后任务会继续"),
         )
     }

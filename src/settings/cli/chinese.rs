@@ -158,6 +158,19 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
         "在已知的结束时间（例如 Slurm 任务的）之前多久发出通知；默认不短于宽限期 [默认：2m]",
     ),
     (
+        "checkpoint_dir",
+        "程序保存检查点的目录：所有节点都能读取的最新检查点即参数中的 {checkpoint} 和环境变量 RANKLAUNCH_RESUME_FROM",
+    ),
+    ("checkpoint_format", "只考虑该格式的检查点 [默认：auto]"),
+    (
+        "checkpoint_missing",
+        "没有检查点时：omit（去掉引用它的参数）或 refuse（拒绝启动） [默认：omit]",
+    ),
+    (
+        "max_restarts_without_progress",
+        "连续这么多次尝试都没有产生更新的检查点时，以退出码 93 结束任务 [默认：3]",
+    ),
+    (
         "stale",
         "如何处理以前运行留下的进程：kill（结束确认为残留的进程）、force（结束所有运行该脚本的进程，同 pkill -f）、report（只报告）或 off [默认：kill]",
     ),

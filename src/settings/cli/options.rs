@@ -167,6 +167,21 @@ pub struct Options {
     /// least the grace period [default: 2m]
     #[arg(long, value_name = "DURATION", help_heading = RESTARTS)]
     pub notice_lead: Option<OsString>,
+    /// The folder in which the program saves: the newest checkpoint that every node can read is
+    /// {checkpoint} in arguments, and RANKLAUNCH_RESUME_FROM
+    #[arg(long, value_name = "DIR", help_heading = RESTARTS)]
+    pub checkpoint_dir: Option<OsString>,
+    /// The only format of checkpoints that counts [default: auto]
+    #[arg(long, value_name = "FORMAT", help_heading = RESTARTS)]
+    pub checkpoint_format: Option<OsString>,
+    /// Where there is no checkpoint: omit leaves out the arguments that name it, refuse starts nothing
+    /// [default: omit]
+    #[arg(long, value_name = "WHAT", help_heading = RESTARTS)]
+    pub checkpoint_missing: Option<OsString>,
+    /// End the job with code 93 after so many attempts in a row without a newer checkpoint
+    /// [default: 3]
+    #[arg(long, value_name = "N", help_heading = RESTARTS)]
+    pub max_restarts_without_progress: Option<OsString>,
     /// Restart all nodes together at most this often [default: 0]
     #[arg(long, value_name = "N", help_heading = RESTARTS)]
     pub max_restarts: Option<OsString>,
