@@ -18,7 +18,7 @@ use monitor::status::{
 };
 use muster::{
     Accepted, Agreement, Assembly, Cause, Config, Joined, Memory, NodeSummary, Purpose, Secret,
-    Session, SessionEvent, Settled,
+    Session, SessionEvent, Settled, Tally,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -192,6 +192,7 @@ fn config(node: u32, nnodes: u32, port: u16, encrypted: bool) -> Config {
 fn summary(node: u32, nnodes: u32) -> NodeSummary {
     NodeSummary {
         checkpoints: None,
+        tally: Tally::default(),
         node,
         nnodes,
         hostname: format!("training-job-worker-{node}"),

@@ -35,7 +35,7 @@ pub use links::endpoint::MeasureTarget;
 pub use links::{AffectedLinks, Link, Measured, Outlier, Speed, Trouble};
 pub use protocol::{
     Again, Agreement, Cause, Decide, Difference, LinkReport, Loss, MeasureEndpoint, MemberKind,
-    Memory, NodeResult, NodeSummary, Property, Purpose, Seat, Secret, VARIABLE as SECRET,
+    Memory, NodeResult, NodeSummary, Property, Purpose, Seat, Secret, Tally, VARIABLE as SECRET,
 };
 pub use questions::{NoAnswer, Packed, Questions};
 pub use server::compare::refuse_differences;

@@ -17,6 +17,7 @@ use super::notices::Notices;
 use super::open::{Opened, open};
 use super::own_run::OwnRun;
 use super::run_socket::RunSocket;
+use super::saves::Saves;
 use super::scratch::ScratchName;
 use super::status_feed::program_name;
 use super::{collect, conductor, notify_peers};
@@ -208,11 +209,14 @@ async fn conduct(
     let notices = Notices::new(settings.notice_lead.value, board.clone(), say, journal.keeper());
     let heard = notices.clone();
     let watch = NoticeWatch::start(&settings.notice.value, move |notice| heard.came(&notice));
+    let (host, settings) = (Arc::new(host), Arc::new(settings));
+    let saves = Saves::new(&host, &settings);
     let context = Context {
         board,
         socket,
-        host: Arc::new(host),
-        settings: Arc::new(settings),
+        host,
+        settings,
+        saves,
         retry_rules,
         console: console.clone(),
         started,

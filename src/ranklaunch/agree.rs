@@ -64,7 +64,7 @@ impl Agreed {
             return Start::Run(Agreed { attempt, ..self });
         }
         let Agreed { identity, restarts, .. } = self;
-        Start::Observe(Some(NextAttempt { attempt, identity, restarts }))
+        Start::Observe(Some(NextAttempt { attempt, identity, restarts, tally: again.tally }))
     }
 
     /// A single node takes a port that is free now; several nodes use the agreed port.
@@ -107,6 +107,9 @@ pub(super) async fn agree(
     mut own: OwnPlan,
     next: Option<&NextAttempt>,
 ) -> Result<Agreed, Refusal> {
+    if let Some(saves) = &context.saves {
+        saves.of_job(facts.contract.first(Field::JobId).map(|claim| claim.value.trim()));
+    }
     let held = hold_muster(context, &mut facts, &own, next).await;
     let said: &[u64] = match &held {
         Ok(Some(shared)) => &shared.said,
@@ -143,7 +146,8 @@ async fn hold_muster(
     let config = config(&context.host, settings, contract, member, next.is_none())?;
     let config = Config { pace: context.wait_pace(), live: context.live(), ..config };
     let attempt = next.map_or(0, |next| next.attempt);
-    let summary = NodeSummary { attempt, ..summary(&context.settings, facts, plan)? };
+    let tally = next.map(|next| next.tally).unwrap_or_default();
+    let summary = NodeSummary { attempt, tally, ..summary(&context.settings, facts, plan)? };
     let speaks = member.acts_for_node();
     if config.secret.is_none() && next.is_none() && member.is_master() {
         context.say(&not_encrypted());
@@ -208,8 +212,9 @@ async fn lead(
                 return Err(refusal);
             }
         };
-        let known = gathered.summaries.iter().map(|one| one.attempt).max().unwrap_or_default();
-        let attempt = restarts.count_on(known);
+        let known = gathered.summaries.iter().map(|one| (one.attempt, one.tally));
+        let (known, tally) = known.max_by_key(|(attempt, _)| *attempt).unwrap_or_default();
+        let attempt = restarts.count_on(known, tally);
         if attempt > own.attempt {
             context.say(&text!(
                 "the other nodes have come to attempt {attempt}: the restarts of the job count on from there",
@@ -322,9 +327,6 @@ fn agreed(
         master_port: agreement.master_port,
         resume: resume(facts, agreement),
     };
-    if plan.has_checkpoints {
-        context.say(&goes_on_from(identity.resume.as_ref()));
-    }
     let (session, attempt) = (Some(Box::new(session)), agreement.attempt);
     Shared { plan, identity, session, attempt, restarts, said: Vec::new() }
 }
@@ -336,11 +338,11 @@ fn resume(facts: &Facts, agreement: &Agreement) -> Option<Resume> {
 }
 
 /// What the ranks go on from.
-fn goes_on_from(resume: Option<&Resume>) -> Text {
+pub(super) fn goes_on_from(resume: Option<&Resume>) -> Text {
     let Some(Resume { path, step }) = resume else {
         return text!(
-            "no checkpoint that all nodes can read: the program starts from the beginning",
-            "没有所有节点都能读取的检查点：程序从头开始"
+            "no whole checkpoint that all nodes can read: the program starts from the beginning",
+            "没有所有节点都能读取的完整检查点：程序从头开始"
         );
     };
     let path = path.display();

@@ -3,12 +3,13 @@
 //! Takes an [`Agreed`] launch. Gives how the attempt ended, and the files that remain to be written.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
-use super::agree::Agreed;
+use super::agree::{Agreed, goes_on_from};
 use super::collect::log_candidates;
 use super::companions::{Companions, node_sources, nodes, ras_source, sampler, watched_gpus};
 use super::conductor::Ended;
@@ -20,6 +21,7 @@ use super::live_diagnosis::{LiveDiagnosis, explained, known_end};
 use super::narrate::Narrator;
 use super::node_evidence::NodeEvidence;
 use super::node_questions::Nodes;
+use super::saves::Saves;
 use super::scratch::Scratch;
 use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
 use super::status_feed::run_status;
@@ -34,7 +36,7 @@ use monitor::status::Phase;
 use monitor::watch::Sampling;
 use monitor::witnesses::Witnesses;
 use node::observe::{AccelerateConfig, Counters, GpuSource, Growth, OomWatch};
-use plan::{Plan, RunIdentity};
+use plan::{Plan, Resume, RunIdentity};
 use preflight::prepare;
 use report::closing::{self, Closing};
 use report::files::{self, RunRecord};
@@ -101,7 +103,8 @@ pub(super) async fn run(
             let clock = Clock::of(context.settings.grace.value, None);
             // A single node has no session, so it decides by itself.
             let alone = ready.session.is_none();
-            let again = alone.then(|| ready.restarts.after(&ending, began.elapsed())).flatten();
+            let again = alone.then(|| ready.restarts.after(&ending, began.elapsed()));
+            let again = again.and_then(Result::ok).flatten();
             let why_not = ready.restarts.why_not();
             return Ended { ending, again, why_not, told: false, clock, rest: None };
         }
@@ -118,7 +121,14 @@ pub(super) async fn run(
         // With a muster the nodes decide; a single node decides here.
         None => {
             let (ending, lasted) = (over.ending.clone(), began.elapsed());
-            let again = (!told).then(|| ready.restarts.after(&ending, lasted)).flatten();
+            let restarts = ready.restarts.clone();
+            // The folder of checkpoints may be on a mount that does not answer at once.
+            let decide = move || match (!told).then(|| restarts.after(&ending, lasted)) {
+                Some(Err(stuck)) => (stuck.ending(ending), None),
+                Some(Ok(again)) => (ending, again),
+                None => (ending, None),
+            };
+            let (ending, again) = in_thread(decide).await;
             JudgedEnding { ending, lines: None, again }
         }
     };
@@ -132,7 +142,17 @@ pub(super) async fn run(
 impl Attempt {
     async fn open(context: &Context, ready: &Agreed) -> Result<Attempt, Refusal> {
         let started = SystemTime::now();
-        let identity = RunIdentity { master_port: ready.master_port()?, ..ready.identity.clone() };
+        let mut identity =
+            RunIdentity { master_port: ready.master_port()?, ..ready.identity.clone() };
+        if let Some(saves) = &context.saves {
+            let newest = saves.begin().await;
+            if ready.session.is_none() {
+                identity.resume = newest.as_ref().map(Resume::from);
+            }
+            if ready.plan.membership.acts_for_node() {
+                context.say(&goes_on_from(identity.resume.as_ref()));
+            }
+        }
         let plan = ready.plan.finish(&identity);
         let scratch = context.scratch.make(plan.inject);
         // Each candidate may be on a mount that does not answer; heartbeats go on.
@@ -153,6 +173,15 @@ impl Attempt {
         context.warn(&warnings);
         if let Some(folder) = &folder {
             context.run.begin(folder, context.settings.log_keep.value, context.speaker()).await;
+        }
+        if let (Some(folder), Some(saves), 0) = (&folder, &context.saves, number) {
+            let (saves, path) = (saves.clone(), folder.node_path());
+            // Beside the folders of all runs.
+            let logs = path.parent().and_then(Path::parent).map(Path::to_owned);
+            let earlier = in_thread(move || saves.earlier(&logs?)).await;
+            if let Some(earlier) = earlier {
+                ready.restarts.without_progress(earlier);
+            }
         }
         // agent.jsonl and run.json cover all attempts.
         if let Some(folder) = &folder {
@@ -277,7 +306,10 @@ impl Attempt {
                 Notice::RankStarted { pid, .. } => oom.began(*pid),
                 Notice::EngineStarted { pid } => oom.began_engine(*pid),
                 Notice::KilledIn { pid, group } => oom.killed_in(*pid, group),
-                Notice::Stopping { .. } => oom.note(&context.host),
+                Notice::Stopping { .. } => {
+                    oom.note(&context.host);
+                    context.saves.iter().for_each(Saves::look);
+                }
                 _ => {}
             }
             companions.hear(&notice);

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use super::notices::Notices;
 use super::open::RetryRules;
 use super::own_run::OwnRun;
-use super::restart::Restarts;
+use super::restart::{Limits, Restarts};
 use super::run_socket::RunSocket;
+use super::saves::Saves;
 use super::scratch::ScratchName;
 use diagnose::Catalogue;
 use linux::host::Host;
@@ -51,6 +52,8 @@ pub(super) struct Context {
     /// Current knowledge about the job, for its viewers.
     pub(super) board: StatusBoard,
     pub(super) run: OwnRun,
+    /// The checkpoints; None if the settings name no folder.
+    pub(super) saves: Option<Saves>,
     /// Notices that this node or the job is to end soon.
     pub(super) notices: Notices,
     /// Answers the viewers of the job.
@@ -74,8 +77,12 @@ impl Context {
 
     /// The restart policy of this launch, for the node that decides.
     pub(super) fn restarts(&self) -> Restarts {
-        Restarts::new(self.settings.max_restarts.value, self.retry_rules.clone())
-            .unless(self.notices.clone())
+        let limits = Limits {
+            most: self.settings.max_restarts.value,
+            without_progress: self.settings.max_restarts_without_progress.value,
+        };
+        let restarts = Restarts::new(limits, self.retry_rules.clone());
+        restarts.with(self.notices.clone(), self.saves.clone())
     }
 
     pub(super) fn say(&self, text: &Text) {

@@ -51,6 +51,8 @@ pub(super) fn judged(
     // a job that another attempt may help.
     let helps = cause.is_retryable() || FailedAttempt::from(cause).may_be_helped();
     let (code, class) = match (keeps_code, helps) {
+        // The attempts of the job make no progress, whichever rank failed.
+        _ if cause.id == Id::CheckpointStuck => (cause.code, cause.class),
         // This node reported the output of its ranks before they were stopped.
         (true, _) if local.id == Id::NodeOther => (cause.code, cause.class),
         (true, _) => (local.code, local.class),
@@ -247,7 +249,7 @@ mod tests {
             // The node counted as lost but is alive; it did not report the loss itself.
             (2, failed(), lost(Loss::Silent), 143, Class::Launcher, "the agent of node 2 (h) died"),
         ] {
-            let again = Some(Again { attempt: 1, pause: 10 });
+            let again = Some(Again { attempt: 1, pause: 10, tally: muster::Tally::default() });
             let heard = (heard, again);
             let JudgedEnding { ending, lines, again: next } =
                 judged(node, None, local, Some(&heard));

@@ -60,6 +60,7 @@ mod own_plan;
 mod own_run;
 mod restart;
 mod run_socket;
+mod saves;
 mod scratch;
 mod stale;
 mod start_engine;

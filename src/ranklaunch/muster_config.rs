@@ -14,7 +14,7 @@ use super::collect::last_resort;
 use super::context::Context;
 use linux::host::Host;
 use linux::pace::Pace;
-use muster::{Config, MemberKind, Memory, NodeSummary, Purpose, Seat, Secret, Without};
+use muster::{Config, MemberKind, Memory, NodeSummary, Purpose, Seat, Secret, Tally, Without};
 use node::observe::{self, Facts, Interface, Limits};
 use plan::{AskedNproc, Hardware, Membership, Plan};
 use preflight::prepare::{self, Wait};
@@ -192,6 +192,7 @@ pub(super) fn summary(
         alive: None,
         attempt: 0,
         command: command(settings),
+        tally: Tally::default(),
         checkpoints: facts.checkpoints.as_ref().map(|seen| {
             let whole = seen.found.iter().filter(|one| one.missing.is_empty());
             whole.map(|one| one.digest).collect()

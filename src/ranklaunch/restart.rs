@@ -22,12 +22,13 @@ use std::time::Duration;
 
 use super::notices::Notices;
 use super::open::{RetryRule, RetryRules};
-use muster::{Again, Cause, Decide};
+use super::saves::Saves;
+use muster::{Again, Cause, Decide, Tally};
 use plan::RunIdentity;
 use report::Ending;
 use text::lang::Text;
 use text::text;
-use verdict::{Class, Confidence, Id, Retry, Why};
+use verdict::{Class, Confidence, Id, Retry, Verdict, Why};
 
 /// An attempt that ends sooner counts as one without progress.
 const QUICK: Duration = Duration::from_secs(60);
@@ -100,17 +101,63 @@ impl FailedAttempt {
     }
 }
 
+/// The limits of restarts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Limits {
+    /// `--max-restarts`
+    pub(super) most: u32,
+    /// `--max-restarts-without-progress`; 0: none.
+    pub(super) without_progress: u32,
+}
+
+/// Too many attempts in a row ended before a newer checkpoint was saved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stuck {
+    attempts: u32,
+    /// The newest checkpoint; None: there is none.
+    newest: Option<String>,
+}
+
+impl Stuck {
+    /// Text and hint of the verdict. `last`: how the last attempt ended.
+    pub(super) fn words(&self, last: &Text) -> (Text, Text) {
+        let (attempts, Text { en, zh }) = (self.attempts, last);
+        let text = match &self.newest {
+            Some(newest) => text!(
+                "{attempts} attempts in a row ended before a checkpoint newer than {newest} was saved; the last one: {en}",
+                "连续 {attempts} 次尝试都在保存比 {newest} 更新的检查点之前结束；最后一次：{zh}"
+            ),
+            None => text!(
+                "{attempts} attempts in a row ended before any checkpoint was saved; the last one: {en}",
+                "连续 {attempts} 次尝试都在保存任何检查点之前结束；最后一次：{zh}"
+            ),
+        };
+        let hint = text!(
+            "mend the cause, or let the program save more often; --max-restarts-without-progress allows more attempts",
+            "请修复该原因，或让程序更频繁地保存；--max-restarts-without-progress 可允许更多次尝试"
+        );
+        (text, hint)
+    }
+
+    /// The verdict in place of that of the last attempt.
+    pub(super) fn ending(&self, last: Ending) -> Ending {
+        let (text, hint) = self.words(&last.text);
+        let (id, class) = (Id::CheckpointStuck, Class::Launcher);
+        Ending { id, class, code: Verdict::WithoutProgress.code(), text, hint, ..last }
+    }
+}
+
 /// The attempts so far, and the decision that follows from them.
 #[derive(Debug, Clone)]
 struct RestartPolicy {
-    /// `--max-restarts`
-    most: u32,
+    limits: Limits,
     /// `--retry-on` and `--no-retry-on`
     rules: RetryRules,
     /// Number of the current attempt, from 0.
     attempt: u32,
     /// Ends of the last quick attempts, oldest first.
     quick: Vec<FailedAttempt>,
+    tally: Tally,
     why_not: Option<Text>,
 }
 
@@ -122,7 +169,7 @@ impl RestartPolicy {
     }
 
     fn forbids(&self, failure: &FailedAttempt) -> Option<Text> {
-        let (most, name) = (self.most, failure.name());
+        let (most, name) = (self.limits.most, failure.name());
         let useless = match (self.rule(failure), failure.asks_for()) {
             (Some((RetryRule::Never, id)), _) => {
                 Some(text!("not started again: --no-retry-on {id}", "不再重启：--no-retry-on {id}"))
@@ -157,7 +204,7 @@ impl RestartPolicy {
             (None, Some(Retry::SameNodes) | None) => None,
         };
         useless.or_else(|| {
-            (self.attempt >= most).then(|| {
+            (self.tally.restarts >= most).then(|| {
                 text!(
                     "not started again: --max-restarts is {most}",
                     "不再重启：--max-restarts 为 {most}"
@@ -178,6 +225,22 @@ impl RestartPolicy {
         }
     }
 
+    /// Counts an attempt that ended after `moved` of the newest checkpoint; None: no checkpoint is looked for. A job
+    /// that saves has all its restarts again. Whether too many attempts in a row saved nothing.
+    fn counts(&mut self, failure: &FailedAttempt, moved: Option<bool>) -> bool {
+        match moved {
+            // What a platform ends says nothing about the job.
+            None | Some(_) if matches!(failure.class, Class::Done | Class::Stopped) => {
+                return false;
+            }
+            None => return false,
+            Some(true) => self.tally = Tally::default(),
+            Some(false) => self.tally.without_progress += 1,
+        }
+        let most = self.limits.without_progress;
+        most > 0 && self.tally.without_progress >= most
+    }
+
     /// `notice`: why this node or the job is to end soon.
     fn after(
         &mut self,
@@ -185,7 +248,7 @@ impl RestartPolicy {
         lasted: Duration,
         notice: Option<Text>,
     ) -> Option<Again> {
-        let asked = self.most > 0 && !matches!(failure.class, Class::Done | Class::Stopped);
+        let asked = self.limits.most > 0 && !matches!(failure.class, Class::Done | Class::Stopped);
         if !asked {
             return None;
         }
@@ -204,8 +267,9 @@ impl RestartPolicy {
         }
         let pause = self.pause(&failure);
         self.attempt += 1;
+        self.tally.restarts += 1;
         let pause = u64::try_from(pause.as_millis()).unwrap_or_default();
-        Some(Again { attempt: self.attempt, pause })
+        Some(Again { attempt: self.attempt, pause, tally: self.tally })
     }
 }
 
@@ -215,37 +279,51 @@ pub(super) struct Restarts {
     policy: Arc<Mutex<RestartPolicy>>,
     /// While one of them is pending, nothing starts again.
     notices: Option<Notices>,
+    /// The checkpoints by which progress is seen.
+    saves: Option<Saves>,
 }
 
 impl Restarts {
-    /// `most`: `--max-restarts`.
-    pub(super) fn new(most: u32, rules: RetryRules) -> Restarts {
-        let policy = RestartPolicy { most, rules, attempt: 0, quick: Vec::new(), why_not: None };
-        Restarts { policy: Arc::new(Mutex::new(policy)), notices: None }
+    pub(super) fn new(limits: Limits, rules: RetryRules) -> Restarts {
+        let (quick, tally) = (Vec::new(), Tally::default());
+        let policy = RestartPolicy { limits, rules, attempt: 0, quick, tally, why_not: None };
+        Restarts { policy: Arc::new(Mutex::new(policy)), notices: None, saves: None }
     }
 
-    /// The same policy, which starts nothing again while a notice is pending.
-    pub(super) fn unless(self, notices: Notices) -> Restarts {
-        Restarts { notices: Some(notices), ..self }
+    /// The same policy, which starts nothing again while a notice is pending, and sees progress by checkpoints.
+    pub(super) fn with(self, notices: Notices, saves: Option<Saves>) -> Restarts {
+        Restarts { notices: Some(notices), saves, ..self }
     }
 
     /// A policy for a node that does not decide.
     pub(super) fn none() -> Restarts {
-        Restarts::new(0, RetryRules::default())
+        Restarts::new(Limits::default(), RetryRules::default())
     }
 
     fn policy(&self) -> MutexGuard<'_, RestartPolicy> {
         self.policy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the end of the attempt. Gives the next attempt, if the policy allows one.
+    /// Records the end of the attempt. Gives the next attempt, if the policy allows one; else the verdict that
+    /// replaces this one, if the attempts make no progress.
     pub(super) fn after(
         &self,
         failure: impl Into<FailedAttempt>,
         lasted: Duration,
-    ) -> Option<Again> {
+    ) -> Result<Option<Again>, Stuck> {
         let notice = self.notices.as_ref().and_then(Notices::reason);
-        self.policy().after(failure.into(), lasted, notice)
+        let moved = self.saves.as_ref().and_then(Saves::have_moved);
+        let (failure, mut policy) = (failure.into(), self.policy());
+        let is_stuck = policy.counts(&failure, moved);
+        if let Some(saves) = &self.saves {
+            saves.record(policy.tally);
+        }
+        if is_stuck {
+            policy.why_not = None;
+            let newest = self.saves.as_ref().and_then(Saves::newest_name);
+            return Err(Stuck { attempts: policy.tally.without_progress, newest });
+        }
+        Ok(policy.after(failure, lasted, notice))
     }
 
     /// The reason why there is no further attempt although restarts were requested.
@@ -255,16 +333,31 @@ impl Restarts {
 
     /// Continues the count from `attempt`, which another node has reached: a new node 0 does not
     /// start the count again. Gives the number of the attempt.
-    pub(super) fn count_on(&self, attempt: u32) -> u32 {
+    pub(super) fn count_on(&self, attempt: u32, tally: Tally) -> u32 {
         let mut policy = self.policy();
-        policy.attempt = policy.attempt.max(attempt);
+        if attempt > policy.attempt {
+            (policy.attempt, policy.tally) = (attempt, tally);
+        }
         policy.attempt
+    }
+
+    /// Continues the count of attempts that saved nothing from an earlier launch of this job.
+    pub(super) fn without_progress(&self, attempts: u32) {
+        self.policy().tally.without_progress = attempts;
     }
 
     /// The decision function for the muster, which calls it once per attempt.
     pub(super) fn decide(&self) -> Decide {
         let restarts = self.clone();
-        Box::new(move |cause, lasted| restarts.after(cause, lasted))
+        Box::new(move |cause, lasted| {
+            restarts.after(&*cause, lasted).unwrap_or_else(|stuck| {
+                let (text, hint) = stuck.words(&cause.text);
+                let (id, class) = (Id::CheckpointStuck, Class::Launcher);
+                let code = Verdict::WithoutProgress.code();
+                *cause = Cause { id, class, code, text, hint, ..cause.clone() };
+                None
+            })
+        })
     }
 }
 
@@ -273,12 +366,75 @@ pub(super) struct NextAttempt {
     pub(super) attempt: u32,
     pub(super) identity: RunIdentity,
     pub(super) restarts: Restarts,
+    pub(super) tally: Tally,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use verdict::Owner;
+
+    fn most(most: u32) -> Limits {
+        Limits { most, without_progress: 3 }
+    }
+
+    /// No checkpoint is looked for.
+    fn next(
+        restarts: &Restarts,
+        failure: impl Into<FailedAttempt>,
+        lasted: Duration,
+    ) -> Option<Again> {
+        restarts.after(failure, lasted).expect("no progress is judged")
+    }
+
+    #[test]
+    fn attempts_that_save_nothing_end_the_job_and_a_save_earns_all_back() {
+        let policy = |most| Restarts::new(most, RetryRules::default());
+        let long = Duration::from_secs(3600);
+        // Whether a checkpoint was saved in each attempt, and what follows: another attempt, none, or the end.
+        for (limits, moved, expected) in [
+            (most(9), &[false, false, false][..], "aas"),
+            (most(9), &[false, false, true, false, false, false], "aaaaas"),
+            (most(2), &[true, true, true, true], "aaaa"),
+            (most(2), &[false, true, false, false, true], "aaaaa"),
+            (most(1), &[false, false], "an"),
+            (most(1), &[true, false, false], "anx"),
+            // Without restarts a launch is an attempt of its platform's.
+            (Limits { most: 0, without_progress: 1 }, &[false], "s"),
+            (Limits { most: 9, without_progress: 0 }, &[false, false, false, false], "aaaa"),
+        ] {
+            let restarts = policy(limits);
+            let mut seen = String::new();
+            for moved in moved {
+                if seen.ends_with('n') {
+                    seen.push('x');
+                    break;
+                }
+                let mut policy = restarts.policy();
+                let stuck = policy.counts(&failed(1), Some(*moved));
+                let next = policy.after(failed(1), long, None);
+                seen.push(if stuck {
+                    's'
+                } else if next.is_some() {
+                    'a'
+                } else {
+                    'n'
+                });
+            }
+            assert_eq!(seen, expected, "{limits:?} {moved:?}");
+        }
+        // A stop from outside, or a folder that cannot be looked at, says nothing.
+        let restarts = policy(most(9));
+        let stopped = FailedAttempt { class: Class::Stopped, ..failed(143) };
+        for (failure, moved) in [(stopped, Some(false)), (failed(1), None)] {
+            for _ in 0..9 {
+                assert!(!restarts.policy().counts(&failure, moved));
+            }
+        }
+        // The count of an earlier launch goes on.
+        restarts.without_progress(2);
+        assert!(restarts.policy().counts(&failed(1), Some(false)));
+    }
 
     fn failed(code: i32) -> FailedAttempt {
         FailedAttempt {
@@ -314,15 +470,15 @@ mod tests {
             (of(Class::Done, Id::Done, 0), false),
             (lost, true),
         ] {
-            let restarts = Restarts::new(5, RetryRules::default());
-            let again = restarts.after(failure.clone(), Duration::from_secs(600));
+            let restarts = Restarts::new(most(5), RetryRules::default());
+            let again = next(&restarts, failure.clone(), Duration::from_secs(600));
             assert_eq!(again.is_some(), helps, "{failure:?}");
             // After a success or a stop from outside no reason is given.
             let said = !helps && !matches!(failure.class, Class::Done | Class::Stopped);
             assert_eq!(restarts.why_not().is_some(), said, "{failure:?}");
             // No restarts were requested, so no reason is given.
             let none = Restarts::none();
-            assert_eq!(none.after(failure, Duration::from_secs(600)), None);
+            assert_eq!(next(&none, failure, Duration::from_secs(600)), None);
             assert_eq!(none.why_not(), None);
         }
     }
@@ -330,38 +486,44 @@ mod tests {
     #[test]
     fn restarts_are_limited_by_number_and_progress() {
         let long = Duration::from_secs(3600);
-        let restarts = Restarts::new(2, RetryRules::default());
+        let restarts = Restarts::new(most(2), RetryRules::default());
         let pauses: Vec<_> = (0..4)
-            .map(|_| restarts.after(failed(1), long).map(|again| (again.attempt, again.pause)))
+            .map(|_| next(&restarts, failed(1), long).map(|again| (again.attempt, again.pause)))
             .collect();
         assert_eq!(pauses, [Some((1, 1000)), Some((2, 2000)), None, None]);
 
-        let restarts = Restarts::new(100, RetryRules::default());
+        let restarts = Restarts::new(most(100), RetryRules::default());
         let quick: Vec<bool> =
-            (0..4).map(|_| restarts.after(failed(1), Duration::ZERO).is_some()).collect();
+            (0..4).map(|_| next(&restarts, failed(1), Duration::ZERO).is_some()).collect();
         assert_eq!(quick, [true, true, false, false]);
 
         // A different end, or a long attempt, counts as progress.
-        let restarts = Restarts::new(100, RetryRules::default());
+        let restarts = Restarts::new(most(100), RetryRules::default());
         for (code, lasted) in [(1, 0), (3, 0), (1, 0), (1, 0), (1, 100), (1, 0), (1, 0)] {
-            let again = restarts.after(failed(code), Duration::from_secs(lasted));
+            let again = next(&restarts, failed(code), Duration::from_secs(lasted));
             assert!(again.is_some(), "{code} after {lasted} s");
         }
 
         // The pause has a bound.
-        let restarts = Restarts::new(100, RetryRules::default());
-        let pauses: Vec<_> = (0..20).filter_map(|_| restarts.after(failed(1), long)).collect();
+        let restarts = Restarts::new(most(100), RetryRules::default());
+        let pauses: Vec<_> = (0..20).filter_map(|_| next(&restarts, failed(1), long)).collect();
         assert_eq!(pauses.last().map(|again| again.pause), Some(30_000));
     }
 
     #[test]
     fn new_node_0_continues_the_attempt_count() {
-        let restarts = Restarts::new(2, RetryRules::default());
-        assert_eq!((restarts.count_on(1), restarts.count_on(0)), (1, 1));
+        let restarts = Restarts::new(most(2), RetryRules::default());
+        assert_eq!(
+            (restarts.count_on(1, Tally::default()), restarts.count_on(0, Tally::default())),
+            (1, 1)
+        );
         let long = Duration::from_secs(600);
-        let again = restarts.after(failed(1), long).map(|again| again.attempt);
-        assert_eq!((again, restarts.after(failed(1), long)), (Some(2), None));
-        assert_eq!(Restarts::new(2, RetryRules::default()).count_on(u32::MAX), u32::MAX);
+        let again = next(&restarts, failed(1), long).map(|again| again.attempt);
+        assert_eq!((again, next(&restarts, failed(1), long)), (Some(2), None));
+        assert_eq!(
+            Restarts::new(most(2), RetryRules::default()).count_on(u32::MAX, Tally::default()),
+            u32::MAX
+        );
     }
 
     #[test]
@@ -370,12 +532,12 @@ mod tests {
             |rule: RetryRule, most| Restarts::new(most, RetryRules::with(&[("rank.exit", rule)]));
         let restarts = of(RetryRule::Always, 4);
         let tries: Vec<bool> =
-            (0..5).map(|_| restarts.after(failed(2), Duration::ZERO).is_some()).collect();
+            (0..5).map(|_| next(&restarts, failed(2), Duration::ZERO).is_some()).collect();
         assert_eq!(tries, [true, true, true, true, false]);
         assert!(restarts.why_not().expect("a reason").en.contains("--max-restarts is 4"));
 
         let restarts = of(RetryRule::Never, 4);
-        assert_eq!(restarts.after(failed(1), Duration::from_secs(600)), None);
+        assert_eq!(next(&restarts, failed(1), Duration::from_secs(600)), None);
         assert!(restarts.why_not().expect("a reason").en.contains("--no-retry-on rank.exit"));
     }
 
@@ -423,7 +585,7 @@ mod tests {
             restarts.policy().attempt = attempt;
             let cause = Some(Box::new(Why::fixture(ID, confidence, Owner::Code, retry)));
             let again =
-                restarts.after(FailedAttempt { cause, ..failed(code) }, Duration::from_secs(600));
+                next(&restarts, FailedAttempt { cause, ..failed(code) }, Duration::from_secs(600));
             let row = format!("{confidence:?} {retry:?} {code} {rules:?}");
             match expected {
                 Ok(seconds) => {
@@ -446,8 +608,8 @@ mod tests {
             ..failed(1)
         };
         let tries = |ids: &[&str], retry| -> Vec<bool> {
-            let restarts = Restarts::new(100, RetryRules::default());
-            ids.iter().map(|id| restarts.after(of(id, retry), Duration::ZERO).is_some()).collect()
+            let restarts = Restarts::new(most(100), RetryRules::default());
+            ids.iter().map(|id| next(&restarts, of(id, retry), Duration::ZERO).is_some()).collect()
         };
         assert_eq!(tries(&["a", "a", "a"], Retry::SameNodes), [true, true, false]);
         assert_eq!(tries(&["a", "b", "a", "b"], Retry::SameNodes), [true; 4]);

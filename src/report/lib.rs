@@ -31,6 +31,7 @@ pub mod runs {
     pub mod streams;
     pub mod view;
 }
+pub mod saved;
 pub mod settings_view;
 pub mod stacks_view;
 pub mod standstill_view;

@@ -225,7 +225,7 @@ mod tests {
     use crate::links::{Link, Measured, Speed};
     use crate::protocol::{
         Again, Agreement, Cause, FromMember, FromNode0, Hello, JobKey, LinkReport, Loss,
-        MeasureEndpoint, Memory, NodeResult, Purpose, ResumePoint,
+        MeasureEndpoint, Memory, NodeResult, Purpose, ResumePoint, Tally,
     };
     use crate::tests::summary;
     use verdict::{Id, Refusal};
@@ -312,7 +312,14 @@ mod tests {
         vec![
             FromNode0::Welcome { at: 5, wall: 6 },
             agreed("job-20250102-030405-abcd"),
-            FromNode0::Verdict { cause: cause(), again: Some(Again { attempt: 1, pause: 1000 }) },
+            FromNode0::Verdict {
+                cause: cause(),
+                again: Some(Again {
+                    attempt: 1,
+                    pause: 1000,
+                    tally: Tally { restarts: 7, without_progress: 2 },
+                }),
+            },
             FromNode0::MeasureTo { to: 1, address: SocketAddr::from(([10, 0, 0, 1], 5)) },
             FromNode0::Report(Box::new(report(3))),
         ]

@@ -247,10 +247,23 @@ pub struct Again {
     pub attempt: u32,
     /// Milliseconds until its start.
     pub pause: u64,
+    /// The restarts that count against the limits, with this one.
+    #[serde(default)]
+    pub tally: Tally,
 }
 
-/// Node 0's restart policy: takes the first failure of an attempt and the duration of the attempt.
-pub type Decide = Box<dyn FnMut(&Cause, Duration) -> Option<Again> + Send>;
+/// The attempts that count against the limits of restarts. Every node knows them, so that a new node 0 goes on counting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Restarts since a checkpoint was last saved, or since the beginning.
+    pub restarts: u32,
+    /// Attempts in a row that ended before a newer checkpoint was saved.
+    pub without_progress: u32,
+}
+
+/// Node 0's restart policy: takes the first failure of an attempt and the duration of the attempt. It may give the job
+/// another verdict.
+pub type Decide = Box<dyn FnMut(&mut Cause, Duration) -> Option<Again> + Send>;
 
 /// The key of a job. It is never a secret, since greetings and the store of a running job contain it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::cause::{Loss, MemberKind, sanitize, sanitize_refusal};
+use super::messages::Tally;
 use crate::links::{ALL_PAIRS, Link, Outlier};
 use plan::Hardware;
 use settings::{Engine, LayoutRule};
@@ -65,6 +66,9 @@ pub struct NodeSummary {
     /// The program and its arguments, masked and cut, with a digest of the whole.
     #[serde(default)]
     pub command: Option<String>,
+    /// The attempts that this node knows to count against the limits.
+    #[serde(default)]
+    pub tally: Tally,
     /// The whole checkpoints that this node sees, newest first, by the digest that they have on every node; None: it
     /// looks for none.
     #[serde(default)]

@@ -268,8 +268,8 @@ impl Run {
 
     fn decide(&mut self) {
         let RunPhase::Failing { failures, .. } = &self.phase else { return };
-        let Some(cause) = first(failures).cloned() else { return };
-        let again = (self.job.decide)(&cause, self.began.elapsed());
+        let Some(mut cause) = first(failures).cloned() else { return };
+        let again = (self.job.decide)(&mut cause, self.began.elapsed());
         let verdict = FromNode0::Verdict { cause: cause.clone(), again };
         self.silent.drain(..).for_each(|member| member.send(&verdict));
         self.give(verdict);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +42,7 @@ pub struct CheckpointFacts {
     pub unread: Option<Text>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SeenCheckpoint {
     pub path: PathBuf,
     pub step: Option<u64>,
@@ -49,12 +50,19 @@ pub struct SeenCheckpoint {
     pub missing: Vec<String>,
     /// Identity of the checkpoint on all nodes, wherever the folder is mounted.
     pub digest: u64,
+    /// Time of the last write.
+    pub modified: SystemTime,
 }
 
 impl SeenCheckpoint {
+    /// The name of its file or folder.
+    pub fn name(&self) -> String {
+        self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy().into_owned()
+    }
+
     /// Its name, and the first part that it lacks.
     pub fn lack(&self) -> String {
-        let name = self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy();
+        let name = self.name();
         let lack = self.missing.first().map_or("", String::as_str);
         format!("{name} ({lack})")
     }

@@ -3,6 +3,7 @@
 //! Takes a [`Host`](linux::host::Host) and the few settings that select the facts to read; gives [`Facts`]. Only reads,
 //! never decides: a missing or unusual fact is a value, not an error.
 
+mod checkpoints;
 mod facts;
 pub mod gpu;
 pub mod kernel_log;
@@ -15,6 +16,7 @@ mod script;
 mod sources;
 mod state;
 
+pub use checkpoints::checkpoints;
 pub use facts::*;
 pub use gpu::{Gpu, GpuFacts, GpuSource, OtherAccelerator, VisibleGpu};
 pub use kernel_log::LoggedKills;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::CheckpointFacts;
 use super::{
     Facts, Folder, GpuFacts, HostFacts, Limits, NetworkFacts, PythonFacts, TimedOut, UsedFolder,
     gpu, limits, network, python, rdma, script, state,
@@ -169,6 +170,11 @@ pub async fn equipment(
         files,
         move |host| python::checkpoint_heads(host, &its),
     );
+    let its = ours();
+    let checkpoints =
+        read(host, text!("the folder of checkpoints", "检查点目录"), files, move |host| {
+            super::checkpoints(host, &its)
+        });
     let hcas = read(host, text!("RDMA devices", "RDMA 设备"), files, rdma::hcas);
     let limits =
         read(host, text!("limits and cgroups", "资源限制与 cgroup"), files, limits::limits);
@@ -240,6 +246,12 @@ pub async fn equipment(
         ..PythonFacts::default()
     });
     let checkpoint_heads = heads.answer(&mut late).await.flatten();
+    let silent = || {
+        settings.checkpoint_dir.as_ref()?;
+        let unread = Some(text!("its file system does not answer", "其文件系统无应答"));
+        Some(CheckpointFacts { unread, ..CheckpointFacts::default() })
+    };
+    let checkpoints = checkpoints.answer(&mut late).await.unwrap_or_else(silent);
     let gpus = match gpus.answer(&mut late).await {
         Some(gpus) => gpus,
         None => gpu::unanswered(of_ranks, driver),
@@ -258,7 +270,7 @@ pub async fn equipment(
         limits,
         python,
         checkpoint_heads,
-        checkpoints: None,
+        checkpoints,
         environment: super::environment(host),
         state: HostFacts {
             logs: log_folder,

@@ -1,0 +1,188 @@
+//! The checkpoints of the job: what an attempt goes on from, whether attempts make progress, and what was saved at the
+//! end.
+//!
+//! Takes the folder that the settings name; gives the newest whole checkpoint in it, as this node sees it. A look runs in
+//! a thread of its own, since the folder may be on a mount that does not answer. The attempts that saved nothing are
+//! counted in a file beside the logs, so that a job that its platform starts again goes on counting.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use linux::deadline::{in_thread, spawn_detached};
+use linux::host::Host;
+use muster::Tally;
+use node::observe::{self, SeenCheckpoint};
+use report::saved::Saved;
+use settings::Settings;
+
+/// Time limit of a look that something waits for.
+const LOOK: Duration = Duration::from_secs(2);
+/// Longest name of the record's file.
+const LONGEST: usize = 200;
+
+/// The checkpoints of this launch. Clones share the same state.
+#[derive(Clone)]
+pub(super) struct Saves(Arc<Shared>);
+
+struct Shared {
+    host: Arc<Host>,
+    settings: Arc<Settings>,
+    state: Mutex<State>,
+    looked: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Looks that have begun and that have ended, by their number.
+    begun: u64,
+    ended: u64,
+    newest: Option<SeenCheckpoint>,
+    /// The newest one when the attempt began, and that time.
+    at_start: Option<(Option<u64>, SystemTime)>,
+    /// The platform's id of the job.
+    job: Option<String>,
+    record: Option<PathBuf>,
+}
+
+/// The record beside the logs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    schema: u32,
+    folder: PathBuf,
+    /// The newest whole checkpoint at the end of the last attempt.
+    newest: Option<u64>,
+    without_progress: u32,
+}
+
+impl Saves {
+    /// None if the settings name no folder.
+    pub(super) fn new(host: &Arc<Host>, settings: &Arc<Settings>) -> Option<Saves> {
+        settings.checkpoint_dir.as_ref()?;
+        let (host, settings) = (Arc::clone(host), Arc::clone(settings));
+        let (state, looked) = (Mutex::default(), Condvar::new());
+        Some(Saves(Arc::new(Shared { host, settings, state, looked })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a look at the folder.
+    pub(super) fn look(&self) {
+        let number = {
+            let mut state = self.state();
+            state.begun += 1;
+            state.begun
+        };
+        let own = self.clone();
+        spawn_detached(move || {
+            let facts = observe::checkpoints(&own.0.host, &own.0.settings);
+            let newest = facts.as_ref().and_then(plan::newest).cloned();
+            let mut state = own.state();
+            if number > state.ended {
+                (state.ended, state.newest) = (number, newest);
+            }
+            drop(state);
+            own.0.looked.notify_all();
+        });
+    }
+
+    /// The newest whole checkpoint after all looks that have begun; None if they take too long.
+    fn newest(&self, limit: Duration) -> Option<Option<SeenCheckpoint>> {
+        let (until, mut state) = (Instant::now() + limit, self.state());
+        let wanted = state.begun;
+        while state.ended < wanted {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            state = match self.0.looked.wait_timeout(state, left) {
+                Ok((state, _)) => state,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        Some(state.newest.clone())
+    }
+
+    /// An attempt begins. Gives the newest whole checkpoint.
+    pub(super) async fn begin(&self) -> Option<SeenCheckpoint> {
+        self.look();
+        let own = self.clone();
+        let newest = in_thread(move || own.newest(LOOK)).await.flatten();
+        let digest = newest.as_ref().map(|newest| newest.digest);
+        self.state().at_start = Some((digest, SystemTime::now()));
+        newest
+    }
+
+    /// Whether a newer checkpoint was saved since the attempt began; None: not known.
+    pub(super) fn have_moved(&self) -> Option<bool> {
+        self.look();
+        let newest = self.newest(LOOK)?;
+        let (at_start, _) = self.state().at_start?;
+        Some(newest.is_some_and(|newest| Some(newest.digest) != at_start))
+    }
+
+    /// The name of the newest whole checkpoint.
+    pub(super) fn newest_name(&self) -> Option<String> {
+        Some(self.state().newest.as_ref()?.name())
+    }
+
+    /// What was saved when the ranks have ended. Blocks for `limit` at most.
+    pub(super) fn saved(&self, limit: Duration, noticed: Option<SystemTime>) -> Option<Saved> {
+        let newest = self.newest(limit)?;
+        let (_, began) = self.state().at_start?;
+        let since = noticed.unwrap_or(began);
+        Some(Saved {
+            name: newest.as_ref().map(SeenCheckpoint::name),
+            step: newest.as_ref().and_then(|newest| newest.step),
+            age: newest.as_ref().map(|newest| newest.modified.elapsed().unwrap_or_default()),
+            is_new: newest.as_ref().is_some_and(|newest| newest.modified >= since),
+            after_notice: noticed.is_some(),
+        })
+    }
+
+    /// The platform's id of the job. Without one no launch is known to be another of the same job.
+    pub(super) fn of_job(&self, job: Option<&str>) {
+        self.state().job = job.map(str::to_owned);
+    }
+
+    /// The attempts without progress of earlier launches of this job, whose logs are below `logs`. Blocks.
+    pub(super) fn earlier(&self, logs: &Path) -> Option<u32> {
+        let job = self.state().job.clone()?;
+        let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || "-_.".contains(*letter);
+        let job: String = job.chars().filter(is_plain).take(LONGEST).collect();
+        let path = logs.join(format!(".progress-{job}.json"));
+        let read = linux::regular_file::read(&path, 64 << 10).ok();
+        let record: Option<Record> = read.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let newest = self.newest(LOOK)?.map(|newest| newest.digest);
+        self.state().record = Some(path);
+        let folder = self.0.settings.checkpoint_dir.as_ref().map(|folder| &folder.value);
+        let same = record.filter(|one| Some(&one.folder) == folder && one.newest == newest);
+        same.map(|record| record.without_progress)
+    }
+
+    /// Writes the record of an attempt that has ended.
+    pub(super) fn record(&self, tally: Tally) {
+        let (path, newest) = {
+            let state = self.state();
+            (state.record.clone(), state.newest.as_ref().map(|newest| newest.digest))
+        };
+        let folder = self.0.settings.checkpoint_dir.as_ref().map(|folder| folder.value.clone());
+        let (Some(path), Some(folder)) = (path, folder) else { return };
+        let without_progress = tally.without_progress;
+        let record = Record { schema: 1, folder, newest, without_progress };
+        // The job may be over before a mount answers, and nobody waits for the record.
+        spawn_detached(move || {
+            let new = path.with_extension("new");
+            let bytes = serde_json::to_vec(&record).unwrap_or_default();
+            if let Err(error) =
+                std::fs::write(&new, bytes).and_then(|()| std::fs::rename(&new, &path))
+            {
+                tracing::warn!(path = %path.display(), %error, "the record of progress cannot be written");
+            }
+        });
+    }
+}
