@@ -91,6 +91,7 @@ const VALUES: &[&str] = &[
     "(?P<percent>\\d+)",
     "a.b",
     "-c",
+    "TERM",
 ];
 
 /// The rows with a section, each with values that it takes.
