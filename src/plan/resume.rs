@@ -7,6 +7,7 @@
 use crate::{Membership, Notes, Resume, Scope, placeholders};
 use node::observe::{CheckpointFacts, Facts, SeenCheckpoint};
 use settings::{Placeholder, Program, Settings, WithoutCheckpoint};
+use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal, Warning};
 
@@ -87,22 +88,26 @@ pub(crate) fn choose(
         ));
     }
     let newer = found.found.iter().take_while(|one| !one.missing.is_empty()).take(NAMED);
-    let newer: Vec<String> = newer.map(SeenCheckpoint::lack).collect();
-    let skipped = newer.join("; ");
+    let newer: Vec<Text> = newer.map(SeenCheckpoint::lack).collect();
+    let joined = |of: fn(&Text) -> &str| newer.iter().map(of).collect::<Vec<_>>().join("; ");
+    let (skipped, skipped_zh) = (joined(|text| &text.en), joined(|text| &text.zh));
     let because = match newer.is_empty() {
         true => text!("the newest one", "最新的检查点"),
-        false => text!("the newest whole one; not {skipped}", "最新的完整检查点；未选 {skipped}"),
+        false => {
+            text!("the newest whole one; not {skipped}", "最新的完整检查点；未选 {skipped_zh}")
+        }
     };
     match newest(found) {
         Some(chosen) => notes.decide("checkpoint", chosen.path.display(), because, &folder.source),
         None if settings.checkpoint_missing.value == WithoutCheckpoint::Refuse => {
             let rule = &settings.checkpoint_missing.source;
-            let found = if newer.is_empty() { "-".to_owned() } else { skipped };
+            let or_none = |words: String| if words.is_empty() { "-".to_owned() } else { words };
+            let (found, found_zh) = (or_none(skipped), or_none(skipped_zh));
             return Err(Refusal::new(
                 Id::CheckpointMissing,
                 text!(
                     "no whole checkpoint below {shown} [{source}] (found: {found}), and one is required [{rule}]",
-                    "{shown} [{source}] 下没有完整的检查点（找到：{found}），而设置要求必须有 [{rule}]",
+                    "{shown} [{source}] 下没有完整的检查点（找到：{found_zh}），而设置要求必须有 [{rule}]",
                 ),
                 text!(
                     "--checkpoint-missing omit starts from the beginning",
@@ -122,7 +127,7 @@ pub(crate) fn choose(
                     Id::CheckpointMissing,
                     text!(
                         "the program starts from the beginning: no checkpoint below {shown} is whole: {skipped}",
-                        "程序将从头开始：{shown} 下没有完整的检查点：{skipped}"
+                        "程序将从头开始：{shown} 下没有完整的检查点：{skipped_zh}"
                     ),
                     text!(
                         "--checkpoint-missing refuse starts nothing then",

@@ -208,7 +208,10 @@ async fn conduct(
     let say = move |text: &Text| to_console.say(&closing::line(text, lang));
     let notices = Notices::new(settings.notice_lead.value, board.clone(), say, journal.keeper());
     let heard = notices.clone();
-    let watch = NoticeWatch::start(&settings.notice.value, move |notice| heard.came(&notice));
+    let (to_console, lead) = (console.clone(), settings.notice_lead.value);
+    let remark = move |text: Text| to_console.say(&closing::line(&text, lang));
+    let tell = move |notice| heard.came(&notice);
+    let watch = NoticeWatch::start(&host, &settings.notice.value, lead, tell, remark);
     let (host, settings) = (Arc::new(host), Arc::new(settings));
     let saves = Saves::new(&host, &settings);
     let context = Context {

@@ -40,13 +40,14 @@ use plan::{Plan, Resume, RunIdentity};
 use preflight::prepare;
 use report::closing::{self, Closing};
 use report::files::{self, RunRecord};
+use report::saved::Saved;
 use report::standstill_view::StandstillReporter;
 use report::{Ending, ending};
 use settings::Source;
 use supervise::{AgentReport, EndStep, WARM};
 use text::run_id::RunId;
 use verdict::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
-use verdict::{Id, Refusal};
+use verdict::{Class, Id, Refusal};
 
 /// Time limit of the search for a cause after the last line was read.
 const DIAGNOSIS: Duration = Duration::from_secs(4);
@@ -69,6 +70,13 @@ struct Attempt {
     oom: OomWatch,
     /// The scratch folder, which is removed when the attempt is over.
     scratch: Scratch,
+}
+
+/// What a job that did not end by itself has saved.
+async fn saved(context: &Context, ending: &Ending, limit: Duration) -> Option<Saved> {
+    let saves = context.saves.clone().filter(|_| ending.class != Class::Done)?;
+    let noticed = context.notices.since().filter(|_| ending.id == Id::StoppedNotice);
+    in_thread(move || saves.saved(limit, noticed)).await
 }
 
 /// The end of the ranks on this node.
@@ -430,6 +438,7 @@ impl Attempt {
         let time_left = clock.left_for_answer(EndStep::LastWords);
         let recorded = recorded_files(&self.scratch, &self.plan, ending, time_left).await;
         recorded.say(context, self.folder.as_deref().map(LogFolder::path).as_deref());
+        let saved = saved(context, ending, clock.left_for_answer(EndStep::LastWords)).await;
         let engine = self.plan.engine.row().name;
         // The stop that a failure begins, and the files written after it, may take the whole grace
         // period.
@@ -447,6 +456,7 @@ impl Attempt {
             engine_lines: self.logs.engine_lines(),
             link_errors: &link_errors,
             folder: folder.as_deref(),
+            saved: saved.as_ref(),
             warnings: &warnings,
             lang,
         };

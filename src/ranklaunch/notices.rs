@@ -223,6 +223,11 @@ impl Notices {
         Some(self.pending()?.told.reason)
     }
 
+    /// The time at which the pending notice came.
+    pub(super) fn since(&self) -> Option<SystemTime> {
+        Some(self.pending()?.at.1)
+    }
+
     /// The pending notice as the verdict tells it.
     pub(super) fn announced(&self) -> Option<Announced> {
         let heard = self.pending()?;

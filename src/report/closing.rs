@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::both_languages::one_language;
 use super::ending::{Ending, read_log};
+use super::saved::Saved;
 use node::observe::Growth;
 use text::lang::{Lang, Text};
 use text::ranges::listed;
@@ -63,6 +64,8 @@ pub struct Closing<'a> {
     /// Error counters of HCAs that grew while the job ran.
     pub link_errors: &'a [Growth],
     pub folder: Option<&'a Path>,
+    /// What a job that did not end by itself has saved; None: nobody looked.
+    pub saved: Option<&'a Saved>,
     /// Earlier warnings on this console, repeated for a failure.
     pub warnings: &'a [Warning],
     pub lang: Lang,
@@ -150,6 +153,9 @@ fn push_verdict(lines: &mut Lines, closing: &Closing<'_>) {
         let list = link_errors(closing.link_errors);
         let line = text!("link errors since the start: {list}", "启动以来新增的链路错误：{list}");
         lines.line("   ", &line);
+    }
+    if let Some(saved) = closing.saved {
+        lines.labelled("   ", &text!("saved", "已保存"), saved.words().get(lines.lang));
     }
     let id = ending.id;
     let code = match &ending.why {

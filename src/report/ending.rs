@@ -143,9 +143,10 @@ impl Ending {
         let Some(Announced { reason: Text { en, zh }, node, left }) = announced else {
             return self;
         };
-        let seconds = left.map(|left| left.as_secs());
-        let (before, before_zh) = match seconds {
-            Some(seconds) => (format!(", {seconds} s before it"), format!("，提前 {seconds} 秒")),
+        let (before, before_zh) = match left.map(|left| left.as_secs()) {
+            Some(seconds) => {
+                (format!(", {seconds} s before the end"), format!("，提前 {seconds} 秒"))
+            }
             None => <(String, String)>::default(),
         };
         match self.id {

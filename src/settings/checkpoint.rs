@@ -23,6 +23,11 @@ pub enum CheckpointFormat {
 }
 
 impl CheckpointFormat {
+    /// The name of the reader, or `auto`.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+
     pub(crate) const NAMES: &[&str] = &[
         "auto",
         "torch",

@@ -13,6 +13,7 @@ pub mod letters;
 pub mod mask;
 pub mod nearest;
 pub mod pattern;
+pub mod pickle;
 pub mod ranges;
 pub mod rank;
 pub mod run_id;

@@ -8,10 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use super::op::Op;
-use super::pickle::{self, PickleFlaw};
-use super::tree::{Tree, Value};
 use crate::Frame;
 use text::lang::Text;
+use text::pickle::{self, PickleFlaw, Tree, Value};
 use text::text;
 
 /// Maximum number of entries that are kept of one dump, the last ones. torch's own limit is 2000 by default.

@@ -13,11 +13,9 @@ mod judge;
 mod last;
 mod mismatch;
 mod op;
-mod pickle;
 mod place;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 pub use dump::{Dump, Unreadable, may_be_dump, read, to_json};
 pub use groups::{DEFAULT_GROUP, RankRecord, Read};

@@ -1,11 +1,43 @@
 //! The checkpoints below the folder that the settings name.
 
-use super::CheckpointFacts;
-use linux::host::Host;
-use settings::Settings;
+use std::io;
 
-/// None if the settings name no folder.
-pub fn checkpoints(_host: &Host, settings: &Settings) -> Option<CheckpointFacts> {
-    settings.checkpoint_dir.as_ref()?;
-    Some(CheckpointFacts::default())
+use super::{CheckpointFacts, SeenCheckpoint};
+use checkpoint::{Checkpoint, Lack, Limits, survey};
+use linux::host::Host;
+use settings::{CheckpointFormat, Settings};
+use text::lang::cause;
+
+/// Maximum number of checkpoints that count: the newest ones.
+const MOST: usize = 64;
+
+/// None if the settings name no folder. A folder that does not exist yet holds none.
+pub fn checkpoints(host: &Host, settings: &Settings) -> Option<CheckpointFacts> {
+    let folder = &settings.checkpoint_dir.as_ref()?.value;
+    let folder = match &settings.chdir {
+        Some(chdir) => chdir.value.join(folder),
+        None => std::path::absolute(folder).unwrap_or_else(|_| folder.clone()),
+    };
+    let found = match survey(&host.path(&folder), &Limits::default()) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => {
+            return Some(CheckpointFacts {
+                unread: Some(cause(&error)),
+                ..CheckpointFacts::default()
+            });
+        }
+    };
+    let only = settings.checkpoint_format.value;
+    let counts =
+        |one: &Checkpoint| only == CheckpointFormat::Auto || only.name() == one.format.name();
+    let seen = |one: Checkpoint| SeenCheckpoint {
+        digest: one.digest(),
+        path: folder.join(&one.name),
+        step: one.step,
+        missing: one.lacks.iter().map(Lack::words).collect(),
+        modified: one.modified,
+    };
+    let found = found.into_iter().filter(counts).take(MOST).map(seen).collect();
+    Some(CheckpointFacts { found, unread: None })
 }

@@ -47,7 +47,7 @@ pub struct SeenCheckpoint {
     pub path: PathBuf,
     pub step: Option<u64>,
     /// Words for what it lacks; empty: it is whole.
-    pub missing: Vec<String>,
+    pub missing: Vec<Text>,
     /// Identity of the checkpoint on all nodes, wherever the folder is mounted.
     pub digest: u64,
     /// Time of the last write.
@@ -61,10 +61,12 @@ impl SeenCheckpoint {
     }
 
     /// Its name, and the first part that it lacks.
-    pub fn lack(&self) -> String {
+    pub fn lack(&self) -> Text {
         let name = self.name();
-        let lack = self.missing.first().map_or("", String::as_str);
-        format!("{name} ({lack})")
+        match self.missing.first() {
+            Some(Text { en, zh }) => text!("{name} ({en})", "{name}（{zh}）"),
+            None => Text::same(name),
+        }
     }
 }
 

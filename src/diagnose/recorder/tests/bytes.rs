@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::dump::Unreadable;
-use super::super::pickle::PickleFlaw;
 use super::super::{fuzz, may_be_dump, read, to_json};
 use super::real::file;
+use text::pickle::PickleFlaw;
 
 /// A pickle of protocol 2 with this content.
 fn pickle(inside: &[u8]) -> Vec<u8> {

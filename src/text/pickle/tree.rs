@@ -14,10 +14,10 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 const MOST_NODES: usize = 8 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NodeId(u32);
+pub struct NodeId(u32);
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Node<'a> {
+pub enum Node<'a> {
     None,
     Bool(bool),
     Int(i64),
@@ -32,13 +32,13 @@ pub(super) enum Node<'a> {
 
 /// More than [`MOST_NODES`] values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooMany;
+pub struct TooMany;
 
 #[derive(Debug, Default)]
-pub(super) struct Nodes<'a>(Vec<Node<'a>>);
+pub struct Nodes<'a>(Vec<Node<'a>>);
 
 impl<'a> Nodes<'a> {
-    pub(super) fn add(&mut self, node: Node<'a>) -> Result<NodeId, TooMany> {
+    pub fn add(&mut self, node: Node<'a>) -> Result<NodeId, TooMany> {
         let number = u32::try_from(self.0.len()).map_err(|_| TooMany)?;
         if self.0.len() >= MOST_NODES {
             return Err(TooMany);
@@ -47,7 +47,7 @@ impl<'a> Nodes<'a> {
         Ok(NodeId(number))
     }
 
-    pub(super) fn get_mut(&mut self, id: NodeId) -> Option<&mut Node<'a>> {
+    pub fn get_mut(&mut self, id: NodeId) -> Option<&mut Node<'a>> {
         self.0.get_mut(id.0 as usize)
     }
 
@@ -90,7 +90,7 @@ impl<'a> Nodes<'a> {
 const MOST_VISITS: u32 = 16 << 20;
 
 #[derive(Debug)]
-pub(super) struct Tree<'a> {
+pub struct Tree<'a> {
     nodes: Nodes<'a>,
     root: NodeId,
     /// Number of values that may still be given. A list that holds itself, or that a thousand lists hold, is short in
@@ -99,13 +99,13 @@ pub(super) struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn new(mut nodes: Nodes<'a>, root: NodeId) -> Tree<'a> {
+    pub fn new(mut nodes: Nodes<'a>, root: NodeId) -> Tree<'a> {
         nodes.leave_keys_once();
         Tree { nodes, root, visits: Cell::new(MOST_VISITS) }
     }
 
     /// Reads JSON. serde_json refuses values that are nested deeper than 128.
-    pub(super) fn of_json(bytes: &'a [u8]) -> Result<Tree<'a>, serde_json::Error> {
+    pub fn of_json(bytes: &'a [u8]) -> Result<Tree<'a>, serde_json::Error> {
         let mut nodes = Nodes::default();
         let mut json = serde_json::Deserializer::from_slice(bytes);
         let root = Into(&mut nodes).deserialize(&mut json)?;
@@ -113,19 +113,19 @@ impl<'a> Tree<'a> {
         Ok(Tree::new(nodes, root))
     }
 
-    pub(super) fn root(&self) -> Value<'_, 'a> {
+    pub fn root(&self) -> Value<'_, 'a> {
         Value { tree: self, id: self.root }
     }
 
     /// Whether no more values are given, so that the end of a list is not known.
-    pub(super) fn is_spent(&self) -> bool {
+    pub fn is_spent(&self) -> bool {
         self.visits.get() == 0
     }
 }
 
 /// A node in its tree.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Value<'t, 'a> {
+pub struct Value<'t, 'a> {
     tree: &'t Tree<'a>,
     id: NodeId,
 }
@@ -141,12 +141,12 @@ impl<'t, 'a> Value<'t, 'a> {
         self.tree.nodes.get(self.id)
     }
 
-    pub(super) fn is_none(self) -> bool {
+    pub fn is_none(self) -> bool {
         matches!(self.node(), Node::None)
     }
 
     /// An integer, also one that is written as text, as in `pg_status` of JSON dumps.
-    pub(super) fn int(self) -> Option<i64> {
+    pub fn int(self) -> Option<i64> {
         match self.node() {
             Node::Int(int) => Some(*int),
             Node::Text(text) => text.trim().parse().ok(),
@@ -154,14 +154,14 @@ impl<'t, 'a> Value<'t, 'a> {
         }
     }
 
-    pub(super) fn text(self) -> Option<&'t str> {
+    pub fn text(self) -> Option<&'t str> {
         match self.node() {
             Node::Text(text) => Some(text),
             _ => None,
         }
     }
 
-    pub(super) fn bool(self) -> Option<bool> {
+    pub fn bool(self) -> Option<bool> {
         match self.node() {
             Node::Bool(bool) => Some(*bool),
             _ => None,
@@ -169,7 +169,7 @@ impl<'t, 'a> Value<'t, 'a> {
     }
 
     /// The values of a list. None if the node is no list.
-    pub(super) fn list(self) -> Option<impl Iterator<Item = Value<'t, 'a>>> {
+    pub fn list(self) -> Option<impl Iterator<Item = Value<'t, 'a>>> {
         match self.node() {
             Node::List(list) => Some(list.iter().map_while(move |id| self.at(*id))),
             _ => None,
@@ -177,7 +177,7 @@ impl<'t, 'a> Value<'t, 'a> {
     }
 
     /// The pairs whose keys are text. None if the node is no map.
-    pub(super) fn map(self) -> Option<impl Iterator<Item = (&'t str, Value<'t, 'a>)>> {
+    pub fn map(self) -> Option<impl Iterator<Item = (&'t str, Value<'t, 'a>)>> {
         match self.node() {
             Node::Map(pairs) => Some(
                 pairs
@@ -189,13 +189,21 @@ impl<'t, 'a> Value<'t, 'a> {
         }
     }
 
+    /// The values of a map, whatever their keys are. None if the node is no map.
+    pub fn values(self) -> Option<impl Iterator<Item = Value<'t, 'a>>> {
+        match self.node() {
+            Node::Map(pairs) => Some(pairs.iter().map_while(move |(_, value)| self.at(*value))),
+            _ => None,
+        }
+    }
+
     /// The value of a key.
-    pub(super) fn get(self, name: &str) -> Option<Value<'t, 'a>> {
+    pub fn get(self, name: &str) -> Option<Value<'t, 'a>> {
         self.map()?.find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
     /// The value as JSON; maps keep only pairs with text keys. None if the value is nested deeper than any record.
-    pub(super) fn json(self, depth: u8) -> Option<serde_json::Value> {
+    pub fn json(self, depth: u8) -> Option<serde_json::Value> {
         use serde_json::Value as Json;
         let depth = depth.checked_sub(1)?;
         Some(match self.node() {
@@ -217,7 +225,7 @@ impl<'t, 'a> Value<'t, 'a> {
     }
 
     /// The value, for a message.
-    pub(super) fn shown(self) -> String {
+    pub fn shown(self) -> String {
         match self.node() {
             Node::None => "None".to_owned(),
             Node::Bool(bool) => bool.to_string(),

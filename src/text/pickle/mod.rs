@@ -4,16 +4,22 @@
 //! any function. Such instructions are refused by name. The remaining ones make None, bool, int,
 //! float, str, bytes, list, tuple and dict, in protocols 2 to 5 (Python's `pickletools.py`
 //! documents each opcode). torch writes its records with protocol 2.
+//!
+//! [`read_hollow`] reads pickles of objects as well: an object is the map of its fields, without a class, and what a
+//! function would give is nothing. Nothing is executed there either.
+
+mod tree;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::tree::{Node, NodeId, Nodes, TooMany, Tree};
-use text::lang::Text;
-use text::text;
+use crate::lang::Text;
+use crate::text;
+use tree::{Node, NodeId, Nodes, TooMany};
+pub use tree::{Tree, Value};
 
 /// The first byte of a pickle of protocol 2 and later; the second is the protocol.
-pub(super) const PROTO: u8 = 0x80;
+pub const PROTO: u8 = 0x80;
 
 /// The reason why a pickle was not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +54,7 @@ pub enum PickleFlaw {
 }
 
 impl PickleFlaw {
-    pub(super) fn text(&self) -> Text {
+    pub fn text(&self) -> Text {
         match self {
             PickleFlaw::Cut { offset } => text!(
                 "the pickle is cut off or damaged at byte {offset}; torch may still have been writing it",
@@ -121,8 +127,23 @@ const REFUSED: &[(u8, &str)] = &[
     (0x91, "FROZENSET"),
 ];
 
-pub(super) fn read(bytes: &[u8]) -> Result<Tree<'_>, PickleFlaw> {
+/// # Errors
+/// The flaw that comes first.
+pub fn read(bytes: &[u8]) -> Result<Tree<'_>, PickleFlaw> {
+    run(bytes, false)
+}
+
+/// Reads objects as maps of their fields.
+///
+/// # Errors
+/// The flaw that comes first.
+pub fn read_hollow(bytes: &[u8]) -> Result<Tree<'_>, PickleFlaw> {
+    run(bytes, true)
+}
+
+fn run(bytes: &[u8], is_hollow: bool) -> Result<Tree<'_>, PickleFlaw> {
     let mut machine = Machine {
+        is_hollow,
         bytes,
         at: 0,
         nodes: Nodes::default(),
@@ -140,6 +161,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Tree<'_>, PickleFlaw> {
 }
 
 struct Machine<'a> {
+    /// Objects are maps of their fields.
+    is_hollow: bool,
     bytes: &'a [u8],
     at: usize,
     nodes: Nodes<'a>,
@@ -260,6 +283,9 @@ impl<'a> Machine<'a> {
                 self.stack.push(known);
                 return Ok(None);
             }
+            _ if self.is_hollow && REFUSED.iter().any(|(one, _)| *one == opcode) => {
+                return self.object(opcode, start).map(|()| None);
+            }
             _ => {
                 let name = REFUSED.iter().find(|(one, _)| *one == opcode);
                 let name = name.map_or("", |(_, name)| name);
@@ -271,26 +297,110 @@ impl<'a> Machine<'a> {
         Ok(None)
     }
 
+    /// An instruction that makes or fills an object.
+    fn object(&mut self, opcode: u8, start: usize) -> Step<()> {
+        let made = match opcode {
+            // GLOBAL and INST name a class by two lines.
+            b'c' | b'i' => {
+                for _ in 0..2 {
+                    while self.byte()? != b'\n' {}
+                }
+                if opcode == b'i' {
+                    self.above_mark()?;
+                    Node::Map(Vec::new())
+                } else {
+                    Node::None
+                }
+            }
+            b'P' => {
+                while self.byte()? != b'\n' {}
+                Node::None
+            }
+            // EXT1, EXT2, EXT4
+            0x82..=0x84 => {
+                self.take(1 << (opcode - 0x82))?;
+                Node::None
+            }
+            0x93 => {
+                let from = self.floor_above(2)?;
+                self.stack.truncate(from);
+                Node::None
+            }
+            b'Q' => {
+                self.pop()?;
+                Node::None
+            }
+            // The arguments of a call stay: `torch.Size((2, 3))` is the list of them.
+            b'R' => {
+                let arguments = self.pop()?;
+                self.pop()?;
+                self.stack.push(arguments);
+                return Ok(());
+            }
+            0x81 => {
+                let from = self.floor_above(2)?;
+                self.stack.truncate(from);
+                Node::Map(Vec::new())
+            }
+            0x92 => {
+                let from = self.floor_above(3)?;
+                self.stack.truncate(from);
+                Node::Map(Vec::new())
+            }
+            b'o' => {
+                self.above_mark()?;
+                Node::Map(Vec::new())
+            }
+            b'b' => {
+                let state = self.pop()?;
+                let target = self.top()?;
+                let fields = match self.nodes.get_mut(state) {
+                    Some(Node::Map(fields)) => fields.clone(),
+                    _ => Vec::new(),
+                };
+                if let Some(Node::Map(known)) = self.nodes.get_mut(target) {
+                    known.extend(fields);
+                }
+                return Ok(());
+            }
+            0x8f => Node::List(Vec::new()),
+            0x90 => return self.extend(b'e'),
+            0x91 => Node::List(self.above_mark()?),
+            0x97 => Node::Other,
+            // READONLY_BUFFER
+            0x98 => return Ok(()),
+            _ => return Err(PickleFlaw::Cut { offset: start }),
+        };
+        let id = self.nodes.add(made)?;
+        self.stack.push(id);
+        Ok(())
+    }
+
     /// APPEND, APPENDS, SETITEM and SETITEMS: add the top values to the list or map below.
     fn extend(&mut self, opcode: u8) -> Step<()> {
         let offset = self.at - 1;
         if matches!(opcode, b'a' | b'e') {
             let items = if opcode == b'a' { vec![self.pop()?] } else { self.above_mark()? };
             let target = self.top()?;
-            let Some(Node::List(list)) = self.nodes.get_mut(target) else {
-                return Err(PickleFlaw::Cut { offset });
-            };
-            list.extend(items);
+            let is_hollow = self.is_hollow;
+            match self.nodes.get_mut(target) {
+                Some(Node::List(list)) => list.extend(items),
+                Some(_) if is_hollow => {}
+                _ => return Err(PickleFlaw::Cut { offset }),
+            }
         } else {
             let pairs = match opcode {
                 b's' => paired(self.stack.split_off(self.floor_above(2)?)),
                 _ => self.pairs()?,
             };
             let target = self.top()?;
-            let Some(Node::Map(map)) = self.nodes.get_mut(target) else {
-                return Err(PickleFlaw::Cut { offset });
-            };
-            map.extend(pairs);
+            let is_hollow = self.is_hollow;
+            match self.nodes.get_mut(target) {
+                Some(Node::Map(map)) => map.extend(pairs),
+                // An ordered dict is the result of a call.
+                Some(node) if is_hollow => *node = Node::Map(pairs),
+                _ => return Err(PickleFlaw::Cut { offset }),
+            }
         }
         Ok(())
     }

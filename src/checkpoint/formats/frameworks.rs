@@ -1,0 +1,201 @@
+//! Checkpoints of frameworks: weights in a format of torch or safetensors, and files of their own beside them.
+
+use super::{companions, dcp, deepspeed, gaps};
+use crate::folder::Folder;
+use crate::formats::step_of;
+use crate::lack::Lack;
+use crate::{safetensors, zip};
+
+fn name(folder: &Folder<'_>) -> String {
+    folder.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Whether `name` is `before` and a number.
+fn is_numbered(name: &str, before: &str) -> bool {
+    let digits = name.strip_prefix(before).unwrap_or_default();
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+const INDEX: &str = "model.safetensors.index.json";
+const OLD_INDEX: &str = "pytorch_model.bin.index.json";
+/// Files that hold all weights, or those of an adapter.
+const WEIGHTS: &[&str] =
+    &["model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin"];
+/// The folder of sharded weights that FSDP writes below the Trainer and accelerate.
+const FSDP: &str = "pytorch_model_fsdp_0";
+
+/// What the weights lack, in any form in which the Trainer and accelerate write them.
+fn weights(folder: &Folder<'_>) -> Vec<Lack> {
+    let tags =
+        folder.names(true, |name| name.starts_with("global_step") || name == "pytorch_model");
+    if let Some(tag) = tags.iter().filter_map(|tag| folder.sub(tag)).find(deepspeed::is_one) {
+        return deepspeed::lacks(&tag);
+    }
+    let sharded: Vec<Folder<'_>> =
+        [FSDP, "optimizer_0"].iter().filter_map(|name| folder.sub(name)).collect();
+    if !sharded.is_empty() {
+        return sharded.iter().flat_map(dcp::lacks).collect();
+    }
+    if folder.has(INDEX) {
+        return safetensors::lacks_of_index(folder, INDEX, safetensors::lack);
+    }
+    if folder.has(OLD_INDEX) {
+        return safetensors::lacks_of_index(folder, OLD_INDEX, zip::lack);
+    }
+    match WEIGHTS.iter().any(|file| folder.has(file)) {
+        // The companions are all files, these too.
+        true => Vec::new(),
+        false => vec![Lack::Missing("model.safetensors".to_owned())],
+    }
+}
+
+const STATE: &str = "trainer_state.json";
+
+/// transformers' Trainer (trainer.py `_save_checkpoint`, 4.30 to 5.x): weights, then optimizer.pt and scheduler.pt,
+/// rng_state.pth of each rank, and trainer_state.json as the last of rank 0.
+pub(super) fn is_trainer(folder: &Folder<'_>) -> bool {
+    let name = name(folder);
+    folder.has(STATE) || is_numbered(&name, "checkpoint-") || is_numbered(&name, "tmp-checkpoint-")
+}
+
+pub(super) fn global_step(folder: &Folder<'_>) -> Option<u64> {
+    folder.json(STATE).ok()?.get("global_step")?.as_u64()
+}
+
+pub(super) fn trainer(folder: &Folder<'_>) -> Vec<Lack> {
+    let mut lacks: Vec<Lack> = Vec::new();
+    let name = name(folder);
+    if name.starts_with("tmp-") {
+        lacks.push(Lack::NotRenamed(name));
+    }
+    lacks.extend(folder.json(STATE).err());
+    lacks.extend(weights(folder));
+    lacks.extend(companions(folder));
+    if folder.has("scheduler.pt")
+        && !["optimizer.pt", "optimizer.bin", "optimizer_0"].iter().any(|file| folder.has(file))
+        && folder.names(true, |name| name.starts_with("global_step")).is_empty()
+    {
+        lacks.push(Lack::Missing("optimizer.pt".to_owned()));
+    }
+    lacks.extend(gaps(folder.numbers("rng_state_", ".pth"), 0));
+    once(lacks)
+}
+
+/// accelerate's `save_state` (checkpointing.py `save_accelerator_state`, 0.20 to 1.x): weights, optimizers, schedulers,
+/// samplers, scaler, and random_states_N.pkl of each process as the last.
+pub(super) fn is_accelerate(folder: &Folder<'_>) -> bool {
+    let has_states = !folder.numbers("random_states_", ".pkl").is_empty();
+    has_states || folder.has("optimizer.bin") || is_numbered(&name(folder), "checkpoint_")
+}
+
+pub(super) fn accelerate(folder: &Folder<'_>) -> Vec<Lack> {
+    let mut lacks = weights(folder);
+    lacks.extend(companions(folder));
+    lacks.extend(gaps(folder.numbers("random_states_", ".pkl"), 1));
+    once(lacks)
+}
+
+/// Lightning's folder of a sharded strategy (`*.ckpt/`): DCP with meta.pt, or DeepSpeed's `checkpoint`.
+pub(super) fn is_lightning(folder: &Folder<'_>) -> bool {
+    name(folder).ends_with(".ckpt")
+}
+
+pub(super) fn lightning(folder: &Folder<'_>) -> Vec<Lack> {
+    if let Some(inner) = folder.sub("checkpoint") {
+        return deepspeed::lacks(&inner);
+    }
+    let mut lacks = dcp::lacks(folder);
+    lacks.extend(match folder.has("meta.pt") {
+        true => zip::lack(folder, "meta.pt"),
+        false => Some(Lack::Missing("meta.pt".to_owned())),
+    });
+    lacks
+}
+
+const TRACKER: &str = "latest_checkpointed_iteration.txt";
+const CONFIG: &str = "metadata.json";
+const COMMON: &str = "common.pt";
+
+/// Megatron-LM and megatron-core (megatron/training/checkpointing.py, megatron/core/dist_checkpointing): `iter_NNNNNNN`
+/// holds common.pt, the shards and metadata.json, or `mp_rank_*` in the older form. The tracker beside it names the
+/// last iteration and is written at the end.
+pub(super) fn is_megatron(folder: &Folder<'_>) -> bool {
+    is_numbered(&name(folder), "iter_")
+        || (folder.has(COMMON) && (folder.has(CONFIG) || dcp::is_one(folder)))
+}
+
+pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
+    let is_distributed = folder.has(COMMON) || folder.has(CONFIG) || dcp::is_one(folder);
+    let mut lacks: Vec<Lack> = Vec::new();
+    if is_distributed {
+        lacks.extend(distributed(folder));
+    } else {
+        let ranks = folder.names(true, |name| name.starts_with("mp_rank_"));
+        for rank in &ranks {
+            let Some(sub) = folder.sub(rank) else { continue };
+            let files = sub.names(false, |name| name.ends_with(".pt"));
+            let of = |file: &String| zip::lack(&sub, file);
+            lacks.extend(files.iter().filter_map(of));
+            if files.is_empty() {
+                lacks.push(Lack::Missing(format!("{rank}/model_optim_rng.pt")));
+            }
+        }
+        if ranks.is_empty() {
+            lacks.push(Lack::Missing("mp_rank_00".to_owned()));
+        }
+    }
+    lacks.extend(not_tracked(folder, is_distributed));
+    lacks
+}
+
+fn distributed(folder: &Folder<'_>) -> Vec<Lack> {
+    let mut lacks: Vec<Lack> = folder.json(CONFIG).err().into_iter().collect();
+    lacks.extend(zip::lack(folder, COMMON));
+    let is_zarr = || {
+        let backend = folder.json(CONFIG).ok()?.get("sharded_backend")?.as_str()?.to_owned();
+        Some(backend == "zarr")
+    };
+    if is_zarr() != Some(true) {
+        lacks.extend(dcp::lacks(folder));
+    }
+    lacks
+}
+
+fn not_tracked(folder: &Folder<'_>, is_distributed: bool) -> Option<Lack> {
+    let step = step_of(&name(folder))?;
+    let path = folder.path.parent()?.join(TRACKER);
+    let file = format!("../{TRACKER}");
+    let Ok(bytes) = linux::regular_file::read(&path, 4096) else {
+        return (!is_distributed).then_some(Lack::Missing(file));
+    };
+    let names = String::from_utf8_lossy(&bytes).trim().to_owned();
+    let is_named = names == "release" || names.parse::<u64>().is_ok_and(|last| step <= last);
+    (!is_named).then_some(Lack::NotNamed { file, names })
+}
+
+/// NeMo 2 (nemo/lightning/pytorch/callbacks/model_checkpoint.py): `weights` of megatron-core and `context`; while it is
+/// being saved, a file `<name>-unfinished` stands beside the folder.
+pub(super) fn is_nemo(folder: &Folder<'_>) -> bool {
+    folder.sub("weights").is_some_and(|weights| folder.has("context") || is_megatron(&weights))
+}
+
+pub(super) fn nemo(folder: &Folder<'_>) -> Vec<Lack> {
+    let marker = format!("{}-unfinished", name(folder));
+    let mut lacks: Vec<Lack> = Vec::new();
+    if folder.path.with_file_name(&marker).exists() {
+        lacks.push(Lack::NotRenamed(format!("../{marker}")));
+    }
+    lacks.extend(folder.sub("weights").iter().flat_map(distributed));
+    lacks
+}
+
+/// Each lack once: a file of weights is one of all files as well.
+fn once(lacks: Vec<Lack>) -> Vec<Lack> {
+    let mut once: Vec<Lack> = Vec::new();
+    for lack in lacks {
+        if !once.contains(&lack) {
+            once.push(lack);
+        }
+    }
+    once
+}

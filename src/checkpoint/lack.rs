@@ -1,0 +1,75 @@
+//! What a checkpoint lacks, in words.
+
+use text::lang::Text;
+use text::text;
+
+/// A part that is not there, or not whole. Names are those of files below the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lack {
+    /// A file that belongs to it.
+    Missing(String),
+    Empty(String),
+    /// A file that begins with zeros: its content never reached the disk.
+    Zeros(String),
+    /// A file that ends before its own index or its metadata says.
+    Short {
+        file: String,
+        has: u64,
+        needs: u64,
+    },
+    /// The end of a zip file, or an entry of it.
+    Cut(String),
+    Damaged(String),
+    Unread {
+        file: String,
+        error: String,
+    },
+    /// A temporary name: the last rename did not happen.
+    NotRenamed(String),
+    /// Files of these ranks or parts, by number.
+    Parts(Vec<u32>),
+    /// The writer names its last whole checkpoint in this file, and it is another one.
+    NotNamed {
+        file: String,
+        names: String,
+    },
+    /// Its writer leaves no mark by which the end of the file could be known.
+    NoEnd(String),
+}
+
+impl Lack {
+    pub fn words(&self) -> Text {
+        match self {
+            Lack::Missing(file) => text!("{file} is missing", "缺少 {file}"),
+            Lack::Empty(file) => text!("{file} is empty", "{file} 是空文件"),
+            Lack::Zeros(file) => text!(
+                "{file} holds zeros: its content did not reach the disk",
+                "{file} 内容全为零：数据未写入磁盘"
+            ),
+            Lack::Short { file, has, needs } => text!(
+                "{file} ends after {has} of {needs} bytes",
+                "{file} 只有 {has} 字节，应有 {needs} 字节"
+            ),
+            Lack::Cut(file) => text!("{file} is cut off", "{file} 被截断"),
+            Lack::Damaged(file) => text!("{file} is damaged", "{file} 已损坏"),
+            Lack::Unread { file, error } => {
+                text!("{file} cannot be read: {error}", "无法读取 {file}：{error}")
+            }
+            Lack::NotRenamed(file) => {
+                text!("{file} is still there: it was being written", "{file} 仍在：尚未写完")
+            }
+            Lack::Parts(parts) => {
+                let parts = text::ranges::listed(parts.iter().copied(), '-');
+                text!("the files of parts {parts} are missing", "缺少第 {parts} 部分的文件")
+            }
+            Lack::NotNamed { file, names } => text!(
+                "{file} names {names}: it was not finished",
+                "{file} 记录的是 {names}：该检查点未写完"
+            ),
+            Lack::NoEnd(file) => text!(
+                "{file} is of a format without a mark at its end, so nobody can see whether it is whole",
+                "{file} 的格式没有结束标记，无法判断是否完整"
+            ),
+        }
+    }
+}
