@@ -136,8 +136,8 @@ macro_rules! targets {
 
 targets! {
     adopt agreement catalogue console dump environment folders frames handshake http index journal log
-    manifest mask metrics nccl_conf nodelist pattern profile ras scout stacks status terminal
-    words
+    manifest mask metrics nccl_conf nodelist notices pattern profile ras scout stacks status
+    terminal words
 }
 
 #[test]

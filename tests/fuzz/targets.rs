@@ -28,6 +28,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("metrics", monitor::export::fuzz::metrics),
     ("nccl_conf", preflight::decide::fuzz::nccl_conf),
     ("nodelist", settings::fuzz::nodelist),
+    ("notices", monitor::notice::fuzz::notices),
     ("pattern", diagnose::fuzz::pattern),
     ("profile", report::fuzz::profile),
     ("ras", monitor::watch::ras::fuzz::ras),

@@ -21,6 +21,7 @@ mod logs;
 mod looking;
 mod memory;
 mod nested;
+mod notices;
 mod old_kernels;
 mod one_file;
 mod ranks_begun;
