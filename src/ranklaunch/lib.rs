@@ -28,6 +28,7 @@ pub mod collect;
 mod commands {
     pub(super) mod adopt;
     pub(super) mod check;
+    pub(super) mod checkpoint;
     pub(super) mod explain;
     pub(super) mod logs;
     pub(super) mod output;
@@ -134,6 +135,9 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Wait(wait) => commands::without_job::wait(&wait),
         Command::Lint(lint) => printing(lang(), |lang| commands::without_job::lint(&lint, lang)),
         Command::Adopt(asked) => printing(lang(), |lang| commands::adopt::adopt(&asked, lang)),
+        Command::Checkpoint(asked) => {
+            printing(lang(), |lang| commands::checkpoint::checkpoint(&asked, lang))
+        }
         Command::Explain(asked) => {
             printing(lang(), |lang| commands::explain::explain(&asked, lang))
         }
@@ -175,6 +179,7 @@ fn writing(command: &Command) -> Options {
         | Command::Clean(cli::Clean { options, .. }) => (&options.color, &options.lang),
         Command::Lint(cli::Lint { color, lang, .. })
         | Command::Adopt(cli::Adopt { color, lang, .. })
+        | Command::Checkpoint(cli::Checkpoints { color, lang, .. })
         | Command::Explain(cli::Explain { color, lang, .. }) => (color, lang),
         Command::Stacks(cli::Stacks { lang, .. })
         | Command::Ps(cli::Ps { lang, .. })

@@ -253,6 +253,7 @@ ids! {
         Internal = "internal": [Refuses(Internal)],
     }
     Checkpoint("Checkpoints", "检查点") {
+        CheckpointInput = "checkpoint.input": [Refuses(Usage)],
         CheckpointFolder = "checkpoint.folder": [Refuses(Usage)],
         CheckpointAlone = "checkpoint.alone": [Refuses(Usage)],
         CheckpointUnread = "checkpoint.unread": [Refuses(Limit)],

@@ -31,6 +31,8 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("lint.manifests", "要检查的清单、脚本与 Compose 文件；- 表示标准输入"),
     ("lint.format", "输出格式：供人阅读（text）、JSON（json），或 GitHub 工作流的注解（github）"),
     ("lint.node_memory", "单个节点可分配给 Pod 的内存，例如 256Gi；超过该值的 Pod 会被指出"),
+    ("checkpoint.folder", "程序保存检查点的目录，或其上级目录"),
+    ("checkpoint.format", "输出格式：供人阅读（text）或 JSON"),
     ("adopt.files", "要读取的脚本与清单，以及它们用到的 accelerate config 文件；- 表示标准输入"),
     ("adopt.format", "输出格式：供人阅读（text）或 JSON"),
     ("adopt.command", "目前启动任务的命令，写在 -- 之后"),
@@ -266,6 +268,11 @@ pub(super) const COMMANDS: &[(&str, &str, &str)] = &[
         "adopt",
         "逐行说明用什么取代现有的启动脚本或启动器命令，以及原因",
         "读取 shell 脚本、sbatch 文件、Kubernetes 清单、Compose 文件，以及 -- 之后的 torchrun、accelerate、deepspeed、mpirun、srun 或 python -m torch.distributed.launch 命令。输出取代它们的配置文件或 ranklaunch 命令，并说明输入的每一行是被替换、保留、不再需要、有误，还是未能理解。不运行也不修改任何内容。",
+    ),
+    (
+        "checkpoint",
+        "列出目录下的检查点，并指出哪些是完整的",
+        "支持 torch.save 文件、torch.distributed.checkpoint、safetensors、transformers 的 Trainer、accelerate、DeepSpeed、Lightning、Megatron 与 NeMo。只读取文件名、大小、文件头和索引，不读取权重；不执行也不修改任何内容。会说明缺少什么：缺失、被截断、全为零或尚未重命名的文件，或某个 rank 的部分。",
     ),
     (
         "explain",

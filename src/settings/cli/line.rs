@@ -71,6 +71,13 @@ pub enum Command {
         override_usage = "ranklaunch adopt [OPTIONS] FILE…\n       ranklaunch adopt [OPTIONS] -- COMMAND ARGS…"
     )]
     Adopt(Adopt),
+    /// List the checkpoints below a folder, and which are whole
+    ///
+    /// Knows the files of torch.save, torch.distributed.checkpoint, safetensors, transformers'
+    /// Trainer, accelerate, DeepSpeed, Lightning, Megatron and NeMo. Reads names, sizes, headers and
+    /// indices, and no weights; executes nothing and changes nothing. What one lacks is named: a file
+    /// or the part of a rank that is missing, cut off, full of zeros, or not renamed yet.
+    Checkpoint(Checkpoints),
     /// Name the root cause in a job's logs, or explain an id or a code
     ///
     /// A file, a folder of logs or - for standard input is read as the logs of one job, whatever
@@ -318,6 +325,22 @@ pub struct Adopt {
     /// The line that starts the job today, after --
     #[arg(last = true, value_name = "COMMAND ARGS")]
     pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Checkpoints {
+    /// The folder in which the program saves, or one above it
+    #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub folder: OsString,
+    /// How to print the list: as text or as JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    /// Colours: auto (at a terminal, unless NO_COLOR is set), always or never [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub color: Option<OsString>,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
