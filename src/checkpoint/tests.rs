@@ -1,5 +1,7 @@
 //! Names, and folders with any bytes in their files.
 
+use std::time::{Duration, SystemTime};
+
 use proptest::prelude::*;
 
 use super::*;
@@ -40,7 +42,7 @@ fn newest_is_first_by_step_and_else_by_time() {
     }
     assert_eq!(names(), ["step-10.pt", "step-9.pt", "step-2.pt"]);
     // A series without steps.
-    let at = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
+    let at = SystemTime::now() + Duration::from_secs(60);
     write("last.pt");
     let last = std::fs::File::options().write(true).open(folder.path().join("last.pt"));
     last.and_then(|file| file.set_modified(at)).expect("its time is set");

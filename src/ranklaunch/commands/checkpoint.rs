@@ -110,7 +110,7 @@ fn state(one: &Checkpoint, is_newest: bool, lang: Lang) -> String {
     if one.is_whole() {
         return text!("whole", "完整").get(lang).to_owned();
     }
-    let words = |lack: &Lack| printable(lack.words().get(lang));
+    let words = |lack: &Lack| printable(lack.words().get(lang)).into_owned();
     let mut lacks: Vec<String> = one.lacks.iter().take(SHOWN).map(words).collect();
     if let Some(more) = one.lacks.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         lacks.push(text!("{more} more", "另有 {more} 项").get(lang).to_owned());

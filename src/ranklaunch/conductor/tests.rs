@@ -92,7 +92,8 @@ impl Phases for Script {
     async fn run(&self, _: &mut u32) -> Ended {
         self.note("run");
         let (code, again, told) = self.runs.borrow_mut().pop_front().unwrap_or_default();
-        let again = again.then_some(Again { attempt: 1, pause: 1_000, tally: Tally::default() });
+        let again =
+            again.then_some(Again { attempt: 1, pause: 1_000, tally: muster::Tally::default() });
         let why_not = (code != 0 && again.is_none()).then(|| Text::same("why-not"));
         let clock = Clock::of(Duration::ZERO, None);
         Ended { ending: ending(code), again, why_not, told, clock, rest: None }
