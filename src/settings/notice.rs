@@ -81,7 +81,9 @@ impl FromStr for NoticeSignal {
         let beyond = |rest: &str, sign: char| match rest.strip_prefix(sign) {
             None if rest.is_empty() => Some(0),
             None => None,
-            Some(digits) => super::value::whole(digits).and_then(|n| i32::try_from(n).ok()),
+            // Digits alone: no second sign.
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok(),
+            Some(_) => None,
         };
         let number = match (name.strip_prefix("RTMIN"), name.strip_prefix("RTMAX")) {
             (Some(rest), _) => beyond(rest, '+').and_then(|above| RTMIN.checked_add(above)),
@@ -144,8 +146,8 @@ impl FromStr for NoticeSource {
 
     fn from_str(text: &str) -> Result<NoticeSource, Unknown> {
         if let Some(path) = text.strip_prefix("file:") {
-            let path = super::value::words(path).map(PathBuf::from);
-            return path.filter(|path| path.is_absolute()).map(NoticeSource::File).ok_or(Unknown);
+            let is_path = path.starts_with('/') && !path.contains(char::is_control);
+            return is_path.then(|| NoticeSource::File(path.into())).ok_or(Unknown);
         }
         if let Some(name) = text.strip_prefix("signal:") {
             let signal = NoticeSignal::from_str(name).ok().filter(|signal| !signal.is_stop());

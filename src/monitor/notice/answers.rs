@@ -244,7 +244,7 @@ pub(super) enum JobEnd {
     Nonsense(Text),
 }
 
-/// SLURM_JOB_END_TIME, Unix seconds (srun(1), sbatch(1) since 22.05). Slurm writes no limit as the largest numbers of 32
+/// SLURM_JOB_END_TIME, Unix seconds (srun(1), sbatch(1)). Slurm writes no limit as the largest numbers of 32
 /// bits (slurm.h: INFINITE, NO_VAL).
 pub(super) fn slurm(value: &str, now: SystemTime) -> JobEnd {
     const UNLIMITED: [u64; 3] = [0, 0xffff_fffe, 0xffff_ffff];

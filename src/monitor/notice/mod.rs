@@ -185,8 +185,8 @@ impl NoticeWatch {
                     Some((JobEnd::Never, _)) => {}
                     Some((JobEnd::Nonsense(why), value)) => (ears.remark)(no_job_end(value, why)),
                     None => (ears.remark)(text!(
-                        "{JOB_END} is not set, so the end of a Slurm job is not known; Slurm sets it since 22.05 for jobs with a time limit",
-                        "未设置 {JOB_END}，无法得知 Slurm 任务的结束时间；Slurm 22.05 起为有时限的任务设置该变量"
+                        "{JOB_END} is not set, so the end of a Slurm job is not known; older versions of Slurm do not set it",
+                        "未设置 {JOB_END}，无法得知 Slurm 任务的结束时间；旧版 Slurm 不设置该变量"
                     )),
                 },
                 NoticeSource::File(path) => {
