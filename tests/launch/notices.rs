@@ -440,7 +440,8 @@ fn alibaba_is_asked_at_its_own_address() {
 /// Whatever a service says instead of an answer is no notice, takes no longer than a look, and the next look counts.
 #[test]
 fn odd_answers_are_no_notice_and_the_next_look_counts() {
-    let odd: [(&str, fn() -> Reply); 8] = [
+    type Says = fn() -> Reply;
+    let odd: [(&str, Says); 8] = [
         ("silence", || Reply::Silence),
         ("an endless body", || Reply::Endless),
         ("drips", || Reply::Drips),
