@@ -10,6 +10,7 @@ use settings::torchrun_options::{Becomes, TorchrunOption};
 use text::lang::Text;
 use text::text;
 
+use crate::accelerate::add_config;
 use crate::classes::{Note, NoteKind};
 use crate::sizes::{self, Around, Said, Sizes};
 use crate::values::{Expanded, Values, origin};
@@ -67,13 +68,17 @@ pub(crate) fn read(script: &str, spans: &[Range<usize>], around: Around<'_>) -> 
     let end = spans.last()?.end;
     match kind {
         Found::Launcher(row) => {
-            let (said, program) = said(row, &pieces, &argv, from);
+            let (mut said, program) = said(row, &pieces, &argv, from);
+            let mut notes = Vec::new();
+            if row.kind == LauncherKind::Accelerate {
+                add_config(&mut said, around.files, &mut notes);
+            }
             let program = program.filter(|at| *at < pieces.len());
             // A launcher at the end of a variable's text goes on elsewhere.
             if program.is_none() && !around.quoted {
                 return None;
             }
-            written(script, spans, &pieces, &argv, row, &said, start..end, program, around)
+            written(script, spans, &pieces, &argv, row, &said, start..end, program, around, notes)
         }
         Found::Tasks(run) => {
             let program = from + run;
@@ -284,10 +289,10 @@ fn written(
     all: Range<usize>,
     program: Option<usize>,
     around: Around<'_>,
+    mut notes: Vec<Note>,
 ) -> Option<Launch> {
     let is_carried =
         argv.iter().any(|word| ["srun", "mpirun", "mpiexec", "pdsh"].contains(&base(word)));
-    let mut notes = Vec::new();
     let sizes = sizes::of(row.kind, said, around, is_carried, &mut notes);
     let mut options = sizes.options.clone();
     let mut engine_args = Vec::new();
@@ -375,8 +380,10 @@ fn written(
             ),
         });
     }
+    // A profile has no place for the GPUs that the launcher sees.
+    let is_known = !lost && !other && sizes.visible.is_empty();
     let argv =
-        (!lost && !other).then(|| known_words(&options, pieces, program?, said, around)).flatten();
+        is_known.then(|| known_words(&options, pieces, program?, said, around)).flatten();
     let launcher = row.names.first().copied().unwrap_or_default();
     Some(Launch {
         launcher,

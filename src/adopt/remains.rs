@@ -10,7 +10,8 @@ use text::text;
 
 use crate::classes::{Class, Note, NoteKind};
 use crate::commands::{MEMBERSHIP, asks_for_a_peer, of_command, shown_by_plan};
-use crate::script::{Item, Script, Slurm};
+use crate::directives::Slurm;
+use crate::script::{Item, Script};
 use crate::shell::is_name;
 use crate::stays::is_about_node_0;
 
@@ -98,20 +99,19 @@ impl Script {
                 continue;
             }
             let body = self.items.get(at..).unwrap_or_default();
-            let Some(length) = body.iter().position(|item| word(item) == "done") else { continue };
             if !is_about_node_0(source, &launches) {
                 continue;
             }
-            let only_waits = body.iter().take(length).all(|item| {
+            let only_waits = |item: &Item| {
                 matches!(
                     word(item).as_str(),
                     "sleep" | "echo" | "printf" | ":" | "break" | "exit" | "[" | "[[" | "test"
                 ) || asks_for_a_peer(&[word(item)])
                     || !item.assigns.is_empty()
-            });
-            if !only_waits {
-                continue;
-            }
+            };
+            let end = body.iter().position(|item| !only_waits(item));
+            let is_end = |end: &usize| body.get(*end).is_some_and(|item| word(item) == "done");
+            let Some(length) = end.filter(is_end) else { continue };
             let (_, why) = of_command(&["nc".to_owned()]);
             let whole = self.items.get(at - 1).map(|it| it.span.start).unwrap_or_default()
                 ..body.get(length).map(|it| it.span.end).unwrap_or_default();

@@ -11,12 +11,16 @@ use text::text;
 
 use crate::classes::Class;
 use crate::commands::{composed, of_command, of_variable};
+use crate::accelerate::Files;
+use crate::adopted::Lines;
+use crate::directives::Slurm;
 use crate::exports::Exports;
 use crate::launch::{self, Launch};
+use crate::manifest::never_closed;
 use crate::programs::{
     begins_a_launch, commands_in, names_a_launcher, shell_script, starts_programs,
 };
-use crate::shell::{self, ShellCommand, is_name};
+use crate::shell::{self, ShellCommand, Unclosed, is_name};
 use crate::sizes::Around;
 use crate::values::{Value, Values};
 use crate::words::base;
@@ -63,17 +67,13 @@ pub(crate) struct Script {
     pub(crate) values: Values,
     pub(crate) sourced: bool,
     pub(crate) exports: Exports,
-}
-
-/// What `#SBATCH` lines ask for.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Slurm {
-    pub(crate) nodes: u32,
-    pub(crate) tasks_per_node: u32,
+    /// The first quote or expansion that is never closed; nothing behind it is read.
+    pub(crate) unclosed: Option<Unclosed>,
+    pub(crate) lines: Lines,
 }
 
 /// A part of a script that is read, which may stand in a word of another part.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Part<'t> {
     pub(crate) text: &'t str,
     /// Its place in the whole.
@@ -81,6 +81,7 @@ pub(crate) struct Part<'t> {
     pub(crate) whole: &'t str,
     /// Name of the profile's file.
     profile: &'t str,
+    files: Files<'t>,
     /// It stands in double quotes.
     is_quoted: bool,
     /// Number of parts around it.
@@ -97,10 +98,12 @@ impl<'t> Part<'t> {
 }
 
 impl Script {
-    pub(crate) fn read(text: &str, profile: &str) -> Script {
-        let mut script = Script::default();
+    pub(crate) fn read(text: &str, profile: &str, files: Files<'_>) -> Script {
+        let mut script = Script { lines: Lines::of(text), ..Script::default() };
         script.directives(text);
-        script.commands(Part { text, offset: 0, whole: text, profile, is_quoted: false, deep: 0 });
+        let (offset, deep) = (0, 0);
+        let whole = Part { text, offset, whole: text, profile, files, is_quoted: false, deep };
+        script.commands(whole);
         script.pipelines();
         script.wait_loops(text);
         script.keep(text);
@@ -110,55 +113,9 @@ impl Script {
         script
     }
 
-    fn directives(&mut self, text: &str) {
-        let mut at = 0;
-        for line in text.split_inclusive('\n') {
-            let span = at..at + line.trim_end().len();
-            at += line.len();
-            let Some(rest) =
-                ["#SBATCH", "#PBS", "#BSUB", "#$ "].iter().find_map(|mark| line.strip_prefix(mark))
-            else {
-                continue;
-            };
-            let bare = rest.split(" #").next().unwrap_or(rest).trim();
-            let value = |names: &[&str]| {
-                let found = names.iter().find_map(|name| bare.strip_prefix(name))?;
-                found.trim_start_matches(['=', ' ']).parse::<u32>().ok()
-            };
-            if let Some(nodes) = value(&["--nodes", "-N"]) {
-                self.slurm.nodes = nodes;
-            }
-            if let Some(tasks) = value(&["--ntasks-per-node", "--tasks-per-node"]) {
-                self.slurm.tasks_per_node = tasks;
-            }
-            let why = text!("the batch system reads it", "由批处理系统读取");
-            self.items.push(Item::new(span, Class::Kept, why, 0));
-        }
-        if self.slurm.nodes == 0 && text.contains("\n#SBATCH") {
-            self.slurm.nodes = 1;
-        }
-    }
-
     fn commands(&mut self, part: Part<'_>) {
-        let Part { text: inner, offset, whole, profile, is_quoted: quoted, deep } = part;
-        let commands = match shell::commands(inner) {
-            Ok(commands) => commands,
-            Err(unclosed) => {
-                let before: usize =
-                    inner.split_inclusive('\n').take(unclosed.line).map(str::len).sum();
-                let why = text!(
-                    "a quote or an expansion is never closed; the rest is not read",
-                    "引号或展开没有闭合，其后内容未读取"
-                );
-                self.items.push(Item::new(
-                    offset + before..offset + inner.len(),
-                    Class::NotUnderstood,
-                    why,
-                    0,
-                ));
-                return;
-            }
-        };
+        let Part { text: inner, offset, whole, profile, files, is_quoted: quoted, deep } = part;
+        let (commands, unclosed) = shell::commands_before(inner);
         for command in &commands {
             let (Some(first), Some(last)) = (command.spans.first(), command.spans.last()) else {
                 continue;
@@ -177,6 +134,7 @@ impl Script {
                 slurm_nodes: self.slurm.nodes,
                 profile,
                 engine_args: engine_args.unwrap_or_default(),
+                files,
                 quoted,
             };
             let launch = launch::read(inner, spans, around);
@@ -210,14 +168,17 @@ impl Script {
                 outer.launches.append(&mut item.launches);
             }
         }
+        let Some(unclosed) = unclosed.filter(|_| deep == 0) else { return };
+        let why = never_closed(unclosed.open);
+        self.items.push(Item::new(unclosed.at..inner.len(), Class::NotUnderstood, why, 0));
+        self.unclosed = Some(unclosed);
     }
 
     fn launched(&mut self, part: Part<'_>, command: &ShellCommand, mut launch: Launch) -> Item {
-        let Part { offset, whole, .. } = part;
+        let offset = part.offset;
         let replaces = launch.replaces.start + offset..launch.replaces.end + offset;
-        let line = 1 + whole.get(..replaces.start).unwrap_or_default().matches('\n').count();
+        self.places.push((self.lines.at(replaces.start), command.may_not_run));
         self.edits.push((replaces, launch.line.clone()));
-        self.places.push((line, command.may_not_run));
         let redirected = self.without_redirections(part, command);
         launch.notes.extend(redirected.note);
         // A profile has no place for a file or an input.
@@ -502,7 +463,7 @@ impl Script {
 }
 
 impl Item {
-    fn new(span: Range<usize>, class: Class, why: Text, depth: usize) -> Item {
+    pub(crate) fn new(span: Range<usize>, class: Class, why: Text, depth: usize) -> Item {
         Item {
             span,
             class,

@@ -8,7 +8,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use text::yaml::{self, Node};
+use adopt::{ContainerWord, InputKind, Service, services};
+use text::yaml;
 use verdict::Id;
 
 /// The rules about commands, sizes and variables.
@@ -35,16 +36,18 @@ impl Rewritten {
     /// None: the file is a manifest already.
     pub(super) fn of(name: &str, text: &str) -> Option<Rewritten> {
         let mut rewritten = Rewritten { text: String::new(), lines: Vec::new() };
-        if is_script(name, text) {
-            rewritten.container(1);
-            rewritten.line("    command: [bash, -c]", 1);
-            rewritten.script(text, |at| at + 1);
-            return Some(rewritten);
-        }
-        let root = yaml::document(text)?;
-        let services = root.get("services").filter(|_| root.get("kind").is_none())?;
-        for (_, key, service) in services.entries() {
-            rewritten.service(key.line, service);
+        match InputKind::of(name, text) {
+            InputKind::Script => {
+                rewritten.container(1);
+                rewritten.line("    command: [bash, -c]", 1);
+                rewritten.line("    args:", 1);
+                rewritten.script(text, |at| at + 1);
+            }
+            InputKind::Compose => {
+                let root = yaml::document(text)?;
+                services(&root).iter().for_each(|service| rewritten.service(service));
+            }
+            _ => return None,
         }
         Some(rewritten)
     }
@@ -75,7 +78,6 @@ impl Rewritten {
 
     /// A script as a literal block, which keeps its lines.
     fn script(&mut self, text: &str, line: impl Fn(usize) -> usize) {
-        self.line("    args:", line(0));
         self.line("    - |", line(0));
         // The first line gives the indentation.
         self.line("      #", line(0));
@@ -86,54 +88,29 @@ impl Rewritten {
         }
     }
 
-    fn service(&mut self, of: usize, service: &Node) {
-        self.container(of);
+    fn service(&mut self, service: &Service) {
         let string = |text: &str| Value::String(text.to_owned()).to_string();
-        for (key, target) in [("entrypoint", "command"), ("command", "args")] {
-            match service.get(key) {
-                Some(node) if !node.list().is_empty() => {
-                    self.line(&format!("    {target}:"), node.line);
-                    for item in node.list() {
-                        let word = item.text().unwrap_or_default().replace("$$", "$");
-                        self.line(&format!("    - {}", string(&word)), item.line);
-                    }
-                }
-                Some(node) if node.text().is_some() => {
-                    // Compose splits a text into words, as a shell does.
-                    if target == "args" {
-                        self.line("    command: [bash, -c]", node.line);
-                    }
-                    self.script(node.text().unwrap_or_default(), |at| node.line_of(at));
-                }
-                _ => {}
+        self.container(service.line);
+        if !service.words.is_empty() {
+            self.line("    command:", service.line);
+        }
+        for word in &service.words {
+            // Compose replaces $NAME by itself, and gives a container `$` for `$$`.
+            let text = word.text.replace("$$", "$");
+            match text.contains('\n') {
+                true => self.script(&text, |at| ContainerWord::line_of(word, at)),
+                false => self.line(&format!("    - {}", string(&text)), word.line_of(0)),
             }
         }
-        let Some(variables) = service.get("environment") else { return };
-        self.line("    env:", variables.line);
-        let mut found: Vec<(String, String, usize)> = Vec::new();
-        for (name, key, value) in variables.entries() {
-            found.push((name.to_owned(), value.text().unwrap_or_default().to_owned(), key.line));
+        if !service.variables.is_empty() {
+            self.line("    env:", service.line);
         }
-        for item in variables.list() {
-            if let Some((name, value)) = item.text().and_then(|text| text.split_once('=')) {
-                found.push((name.to_owned(), value.to_owned(), item.line));
-            }
-        }
-        for (name, value, line) in found {
-            self.line(
-                &format!("    - {{name: {}, value: {}}}", string(&name), string(&value)),
-                line,
-            );
+        for variable in &service.variables {
+            let value = variable.value.as_deref().unwrap_or_default();
+            let (name, value) = (string(&variable.name), string(value));
+            self.line(&format!("    - {{name: {name}, value: {value}}}"), variable.first);
         }
     }
-}
-
-/// By its name, its first line, or the lines that a batch system reads.
-fn is_script(name: &str, text: &str) -> bool {
-    const ENDS: &[&str] = &["sh", "bash", "sbatch", "slurm", "pbs", "lsf"];
-    let end = name.rsplit_once('.').map(|(_, end)| end).unwrap_or_default();
-    let first = text.lines().next().unwrap_or_default();
-    ENDS.contains(&end) || (first.starts_with("#!") && first.contains("sh"))
 }
 
 #[cfg(test)]

@@ -3,18 +3,18 @@
 use super::*;
 
 fn adopted(script: &str) -> Adopted {
-    Adopted::of_script("a.sh", script).unwrap_or_else(|| panic!("a launch: {script}"))
+    adopted_with(script, NONE)
 }
 
 /// Lines around a launch, and whether the script that is printed still has the text.
 fn holds(cases: &[(&str, &str, bool)]) {
     for (script, part, stays) in cases {
         let adopted = adopted(script);
-        assert_eq!(adopted.script.contains(part), *stays, "{script}\n{}", adopted.script);
+        assert_eq!(adopted.answers[0].script.contains(part), *stays, "{script}\n{}", adopted.answers[0].script);
         if *stays {
             let name = part.split('=').next().and_then(|it| it.rsplit(' ').next()).unwrap_or(part);
             assert!(
-                adopted.profile.as_ref().is_none_or(|profile| !profile.is_all
+                adopted.answers[0].profile.as_ref().is_none_or(|profile| !profile.is_all
                     || profile.text.contains(part.trim())
                     || profile.text.contains(name)),
                 "{script}"
@@ -107,8 +107,8 @@ fn waits_for_something_else_stay() {
 fn process_substitutions_are_one_word() {
     let script = "torchrun a.py < in.txt >> out.log 2> >(tee err.log)";
     let adopted = adopted(script);
-    assert_eq!(adopted.script, "ranklaunch --nproc-per-node 1 -- a.py < in.txt");
-    assert!(adopted.profile.is_none(), "the input has no place in a profile");
+    assert_eq!(adopted.answers[0].script, "ranklaunch --nproc-per-node 1 -- a.py < in.txt");
+    assert!(adopted.answers[0].profile.is_none(), "the input has no place in a profile");
     holds(&[("torchrun a.py --x <(gen a)", "a.py --x <(gen a)", true)]);
 }
 
@@ -137,7 +137,7 @@ fn devices_and_interpreters_are_kept() {
         ("L=--nproc_per_node=$1; torchrun $L a.py", "--nproc-per-node $1 -- a.py"),
     ] {
         let adopted = adopted(script);
-        assert!(adopted.script.contains(line), "{script}\n{}", adopted.script);
+        assert!(adopted.answers[0].script.contains(line), "{script}\n{}", adopted.answers[0].script);
     }
 }
 
@@ -152,18 +152,18 @@ fn unknown_arguments_make_no_profile() {
         "torchrun a.py <<E\nx\nE\n",
     ] {
         let adopted = adopted(script);
-        assert!(adopted.profile.is_none(), "{script}");
+        assert!(adopted.answers[0].profile.is_none(), "{script}");
     }
-    assert!(adopted("F=\"--x A\"; torchrun a.py $F").profile.is_some());
+    assert!(adopted("F=\"--x A\"; torchrun a.py $F").answers[0].profile.is_some());
 }
 
 #[test]
 fn profiles_hold_one_set_of_arguments() {
     let two = "accelerate launch --use_fsdp a.py\naccelerate launch --use_deepspeed b.py\n";
     let adopted = adopted(two);
-    assert!(adopted.script.contains("ranklaunch --profile a.toml -- a.py\n"), "{}", adopted.script);
+    assert!(adopted.answers[0].script.contains("ranklaunch --profile a.toml -- a.py\n"), "{}", adopted.answers[0].script);
     let stays = "ranklaunch --engine command -- accelerate launch --use_deepspeed b.py\n";
-    assert!(adopted.script.contains(stays), "{}", adopted.script);
+    assert!(adopted.answers[0].script.contains(stays), "{}", adopted.answers[0].script);
 }
 
 #[test]
@@ -186,17 +186,8 @@ fn hidden_launches_are_not_understood() {
 #[test]
 fn compose_values_stay_as_written() {
     let text = "services:\n  a:\n    command: torchrun --nproc_per_node ${N:-2} a.py --lr ${LR} --t \"${T:?}\" $${X}\n";
-    let adopted = Adopted::of_manifest("compose.yaml", text).expect("a launch");
+    let adopted = Adopted::of_manifest("compose.yaml", text, NONE).expect("a launch");
     for value in ["\"${N:-2}\"", "\"${LR}\"", "\"${T:?}\"", "\"$${X}\""] {
-        assert!(adopted.script.contains(value), "{}", adopted.script);
+        assert!(adopted.answers[0].script.contains(value), "{}", adopted.answers[0].script);
     }
-}
-
-#[test]
-fn config_of_accelerate_says_the_processes() {
-    let mut adopted = adopted("accelerate launch --config_file one.yaml a.py");
-    adopted
-        .add_config("one.yaml", "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 8\n");
-    let profile = adopted.profile.expect("a profile");
-    assert!(profile.text.contains("nproc_per_node = 4\n"), "{}", profile.text);
 }
