@@ -7,12 +7,9 @@ use text::text;
 use text::yaml;
 
 use crate::classes::{Note, NoteKind};
-use crate::sizes::Said;
+use crate::sizes::{Files, Said};
 use crate::values::Expanded;
 use crate::words::quoted;
-
-/// Gives the text of a file that a launcher names, or why there is none.
-pub(crate) type Files<'a> = &'a dyn Fn(&str) -> Result<String, Text>;
 
 /// The keys that are options as well. The rank of a machine holds for one machine only.
 const KEYS: &[(&str, FlagField)] = &[

@@ -72,21 +72,6 @@ impl Adopted {
     }
 }
 
-/// Where the lines of a text begin, in bytes.
-#[derive(Debug, Default)]
-pub(crate) struct Lines(Vec<usize>);
-
-impl Lines {
-    pub(crate) fn of(text: &str) -> Lines {
-        Lines(std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect())
-    }
-
-    /// The line of a place, from 1.
-    pub(crate) fn at(&self, place: usize) -> usize {
-        self.0.partition_point(|start| *start <= place)
-    }
-}
-
 /// The lines of a script that begins `before` lines into its file.
 pub(crate) fn lines_of(script: &Script, before: usize) -> Vec<Line> {
     let mut lines = Vec::new();

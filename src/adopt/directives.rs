@@ -3,18 +3,8 @@
 use text::text;
 
 use crate::classes::Class;
+use crate::input::DIRECTIVES;
 use crate::script::{Item, Script};
-
-/// How such a line begins: Slurm, PBS, LSF, Grid Engine.
-pub(crate) const DIRECTIVES: &[&str] = &["#SBATCH", "#PBS", "#BSUB", "#$ "];
-
-/// What `#SBATCH` lines ask for.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Slurm {
-    /// 0 outside of Slurm.
-    pub(crate) nodes: u32,
-    pub(crate) tasks_per_node: u32,
-}
 
 impl Script {
     pub(crate) fn directives(&mut self, text: &str) {

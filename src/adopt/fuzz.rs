@@ -1,7 +1,7 @@
 //! The reading of start-up scripts as a function that a fuzzer feeds. Not part of the program.
 
 use super::Adopted;
-use super::accelerate::Files;
+use super::sizes::Files;
 use text::fuzzing::assert_printable;
 use text::lang::{Lang, Text};
 

@@ -4,7 +4,8 @@ use text::lang::Text;
 use text::text;
 use text::yaml;
 
-use crate::directives::DIRECTIVES;
+/// How the lines begin that a batch system reads: Slurm, PBS, LSF, Grid Engine.
+pub(crate) const DIRECTIVES: &[&str] = &["#SBATCH", "#PBS", "#BSUB", "#$ "];
 
 /// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

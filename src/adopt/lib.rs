@@ -18,6 +18,7 @@ mod exports;
 pub mod fuzz;
 mod input;
 mod launch;
+mod lines;
 mod manifest;
 mod profile;
 mod programs;
@@ -40,9 +41,10 @@ use serde_json::Value;
 use text::lang::{Lang, Text};
 use text::text;
 
-use accelerate::Files;
 use adopted::{Answer, launches_of, lines_of, uncovered};
+use programs::no_launch;
 use script::Script;
+use sizes::Files;
 use words::quoted;
 
 impl Adopted {
@@ -116,17 +118,5 @@ impl Adopted {
     /// `{"schema":1,"file":…,"launches":[…],"answers":[{"containers":…,"script":…,"profile":…}],"lines":[…]}`
     pub fn json(&self, lang: Lang) -> Value {
         render::json(self, lang)
-    }
-}
-
-/// Why a text without a launch has nothing to adopt.
-fn no_launch(text: &str) -> Text {
-    let mut words = text.split(|c: char| c.is_whitespace() || "\"'[],;".contains(c));
-    match words.any(settings::launchers::is_ranklaunch) {
-        true => text!(
-            "no line of it is a launch, but it starts ranklaunch already",
-            "其中没有启动命令，但已在使用 ranklaunch"
-        ),
-        false => text!("no line of it is a launch", "其中没有启动命令"),
     }
 }

@@ -9,17 +9,17 @@ use text::shell::{TokenKind, bare, tokens};
 use text::text;
 use text::yaml;
 
-use crate::accelerate::Files;
 use crate::adopted::{Adopted, AdoptedLaunch, Answer, Line, launches_of, lines_of};
 use crate::classes::Class;
-use crate::commands::of_variable;
+use crate::commands::{composed, never_closed, of_variable};
 use crate::containers::{
     CommandLine, Container, ContainerVariable, ContainerWord, containers, labels,
 };
 use crate::input::InputKind;
 use crate::profile;
-use crate::programs::names_a_launcher;
+use crate::programs::{names_a_launcher, no_launch};
 use crate::script::Script;
+use crate::sizes::Files;
 use crate::words::quoted;
 
 /// The command line of a container, read.
@@ -97,7 +97,7 @@ pub(crate) fn read(name: &str, text: &str, files: Files<'_>) -> Result<Adopted, 
             Some(Line { first, why: Text { en, zh }, .. }) => {
                 text!("line {first}: {en}; nothing else is a launch", "第 {first} 行：{zh}；其余没有启动命令")
             }
-            None => crate::no_launch(text),
+            None => no_launch(text),
         });
     }
     others(text, &mut lines);
@@ -156,10 +156,15 @@ fn script_of(
     let script = Script::read(&word.text, file, files);
     let from = word.line_of(0);
     if script.launches.is_empty() {
-        let unclosed = script.unclosed.filter(|_| names_a_launcher(&word.text))?;
-        let line = word.line_of(unclosed.line);
-        let (first, last, class) = (line, word.last_line().max(line), Class::NotUnderstood);
-        let lines = vec![Line { first, last, class, why: never_closed(unclosed.open) }];
+        if !names_a_launcher(&word.text) {
+            return None;
+        }
+        let (first, why) = match script.unclosed {
+            Some(unclosed) => (word.line_of(unclosed.line), never_closed(unclosed.open)),
+            None => (from, composed().1),
+        };
+        let last = word.last_line().max(first);
+        let lines = vec![Line { first, last, class: Class::NotUnderstood, why }];
         let answer = Answer { containers: Vec::new(), script: String::new(), profile: None };
         return Some(Reading { answer, launches: Vec::new(), lines });
     }
@@ -191,9 +196,11 @@ fn words_of(
         names.map(str::to_owned).collect::<Vec<_>>()
     };
     let names: Vec<String> = words.iter().flat_map(names).collect();
-    let to_shell = |word: &ContainerWord| match word.text.contains("$(") {
-        true => format!("\"{}\"", word.text.replace("$(", "${").replace(')', "}")),
-        false => quoted(&word.text),
+    // What a template or Compose fills in is no value yet.
+    let to_shell = |ContainerWord { text, .. }: &ContainerWord| match text.contains("$(") {
+        true => format!("\"{}\"", text.replace("$(", "${").replace(')', "}")),
+        false if text.contains('$') && !text.contains(['"', '`', '\\']) => format!("\"{text}\""),
+        false => quoted(text),
     };
     let line: Vec<String> = words.iter().map(to_shell).collect();
     let script = Script::read(&line.join(" "), file, files);
@@ -231,12 +238,4 @@ fn reading(
     let profile = profile::of(script, file).filter(|_| has_arguments);
     let answer = Answer { containers: Vec::new(), script: text, profile };
     Reading { answer, launches, lines }
-}
-
-/// Why the rest of a script is not read.
-pub(crate) fn never_closed(open: &str) -> Text {
-    text!(
-        "the {open} that begins here is never closed: nothing from here on is read",
-        "此处开始的 {open} 没有闭合：其后内容均未读取"
-    )
 }

@@ -11,7 +11,7 @@ pub(crate) fn file_of(name: &str) -> String {
     let stem = base
         .split('.')
         .next()
-        .filter(|stem| !stem.is_empty() && *stem != "-")
+        .filter(|stem| !stem.is_empty() && *stem != "-" && !name.starts_with("/dev/"))
         .unwrap_or("ranklaunch");
     format!("{stem}.toml")
 }

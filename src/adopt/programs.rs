@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
+use text::lang::Text;
 use text::shell::{Part, PartKind, parts};
+use text::text;
 
 use crate::words::base;
 
@@ -90,4 +92,16 @@ pub(crate) fn starts_programs(first: &str) -> bool {
         "python3", "cat", "sed", "while", "until",
     ]
     .contains(&first)
+}
+
+/// Why a text without a launch has nothing to adopt.
+pub(crate) fn no_launch(text: &str) -> Text {
+    let mut words = text.split(|c: char| c.is_whitespace() || "\"'[],;".contains(c));
+    match words.any(settings::launchers::is_ranklaunch) {
+        true => text!(
+            "no line of it is a launch, but it starts ranklaunch already",
+            "其中没有启动命令，但已在使用 ranklaunch"
+        ),
+        false => text!("no line of it is a launch", "其中没有启动命令"),
+    }
 }

@@ -10,8 +10,7 @@ use text::text;
 
 use crate::classes::{Class, Note, NoteKind};
 use crate::commands::{MEMBERSHIP, asks_for_a_peer, of_command, shown_by_plan};
-use crate::directives::Slurm;
-use crate::script::{Item, Script};
+use crate::script::{Item, Script, Slurm};
 use crate::shell::is_name;
 use crate::stays::is_about_node_0;
 

@@ -10,18 +10,15 @@ use text::lang::Text;
 use text::text;
 
 use crate::classes::Class;
-use crate::commands::{composed, of_command, of_variable};
-use crate::accelerate::Files;
-use crate::adopted::Lines;
-use crate::directives::Slurm;
+use crate::commands::{composed, never_closed, of_command, of_variable};
 use crate::exports::Exports;
 use crate::launch::{self, Launch};
-use crate::manifest::never_closed;
+use crate::lines::Lines;
 use crate::programs::{
     begins_a_launch, commands_in, names_a_launcher, shell_script, starts_programs,
 };
 use crate::shell::{self, ShellCommand, Unclosed, is_name};
-use crate::sizes::Around;
+use crate::sizes::{Around, Files};
 use crate::values::{Value, Values};
 use crate::words::base;
 
@@ -70,6 +67,14 @@ pub(crate) struct Script {
     /// The first quote or expansion that is never closed; nothing behind it is read.
     pub(crate) unclosed: Option<Unclosed>,
     pub(crate) lines: Lines,
+}
+
+/// What `#SBATCH` lines ask for.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Slurm {
+    /// 0 outside of Slurm.
+    pub(crate) nodes: u32,
+    pub(crate) tasks_per_node: u32,
 }
 
 /// A part of a script that is read, which may stand in a word of another part.

@@ -5,11 +5,14 @@
 use std::collections::BTreeMap;
 
 use settings::launchers::{FlagField, LauncherKind};
+use text::lang::Text;
 use text::text;
 
-use crate::accelerate::Files;
 use crate::classes::{Note, NoteKind};
 use crate::values::{Expanded, Values, origin};
+
+/// Gives the text of a file that a launcher names, or why there is none.
+pub(crate) type Files<'a> = &'a dyn Fn(&str) -> Result<String, Text>;
 
 /// What is known of the surroundings.
 #[derive(Clone, Copy)]

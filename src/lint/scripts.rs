@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use adopt::shell::is_name;
 use adopt::{ContainerWord, InputKind, Service, services};
 use text::yaml;
 use verdict::Id;
@@ -21,6 +22,7 @@ pub(super) const RULES_OF_SCRIPTS: &[Id] = &[
     Id::ProfileSelect,
     Id::MasterSelf,
     Id::CommandCut,
+    Id::CommandString,
     Id::CommandRefused,
     Id::CommandUnread,
 ];
@@ -95,11 +97,15 @@ impl Rewritten {
             self.line("    command:", service.line);
         }
         for word in &service.words {
-            // Compose replaces $NAME by itself, and gives a container `$` for `$$`.
-            let text = word.text.replace("$$", "$");
-            match text.contains('\n') {
-                true => self.script(&text, |at| ContainerWord::line_of(word, at)),
-                false => self.line(&format!("    - {}", string(&text)), word.line_of(0)),
+            match word.text.contains('\n') {
+                true => {
+                    let text = word.text.replace("$$", "$");
+                    self.script(&text, |at| ContainerWord::line_of(word, at));
+                }
+                false => {
+                    let text = as_in_a_pod(&word.text, service);
+                    self.line(&format!("    - {}", string(&text)), word.line_of(0));
+                }
             }
         }
         if !service.variables.is_empty() {
@@ -111,6 +117,33 @@ impl Rewritten {
             self.line(&format!("    - {{name: {name}, value: {value}}}"), variable.first);
         }
     }
+}
+
+/// Compose replaces `$NAME` and `${NAME:-…}` by variables of its caller, and gives a container `$` for `$$`. A word with
+/// the former is unknown, as one with `$(NAME)` in a pod is where the container has no such variable.
+fn as_in_a_pod(text: &str, service: &Service) -> String {
+    let own = |name: &str| service.variables.iter().any(|variable| variable.name == name);
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once('$') {
+        out.push_str(before);
+        let inside = after.strip_prefix('{').and_then(|inside| inside.split_once('}'));
+        let (form, left) = inside.unwrap_or_else(|| {
+            let end = after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            after.split_at(end.unwrap_or(after.len()))
+        });
+        let name = form.split([':', '-', '?', '+']).next().unwrap_or(form);
+        match is_name(name) && !own(name) {
+            true => {
+                let _ = write!(out, "$({name})");
+                rest = left;
+            }
+            false => {
+                out.push('$');
+                rest = after.strip_prefix('$').unwrap_or(after);
+            }
+        }
+    }
+    out + rest
 }
 
 #[cfg(test)]
@@ -132,6 +165,42 @@ mod tests {
     fn manifests_stay_as_they_are() {
         assert!(Rewritten::of("a.yaml", "kind: Pod\nservices: {}\n").is_none());
         assert!(Rewritten::of("a.yaml", "services:\n  a: {command: torchrun x.py}\n").is_some());
+    }
+
+    #[test]
+    fn compose_variables_are_unknown() {
+        let file = "services:\n  a:\n    environment: {OWN: b}\n    command: [x]\n";
+        let services = services(&yaml::document(file).expect("YAML"));
+        for (text, expected) in [
+            ("--n=${N:-2} $M", "--n=$(N) $(M)"),
+            ("$$N $${M}", "$N ${M}"),
+            ("${OWN} $OWN", "${OWN} $OWN"),
+            ("${N $", "${N $"),
+            ("5$ ${} ü$", "5$ ${} ü$"),
+        ] {
+            assert_eq!(as_in_a_pod(text, &services[0]), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn compose_command_lines_are_whole() {
+        for form in [
+            "entrypoint: bash -c \"export NCCL_TIMEOUT=5; torchrun x.py\"",
+            "entrypoint: bash -c\n    command: '\"export NCCL_TIMEOUT=5; torchrun x.py\"'",
+            "entrypoint: [bash, -c]\n    command: [\"export NCCL_TIMEOUT=5; torchrun x.py\"]",
+        ] {
+            let manifest = crate::Manifest {
+                name: "compose.yaml".to_owned(),
+                bytes: format!("services:\n  a:\n    {form}\n").into_bytes(),
+            };
+            let found = crate::lint(&[manifest], None, settings::EMBEDDED).findings;
+            let ids: Vec<Id> = found.iter().map(|one| one.id).collect();
+            assert_eq!(ids, [Id::EnvNccl], "{form}: {found:?}");
+        }
+        let lost = b"services:\n  a:\n    entrypoint: [sh, -c]\n    command: torchrun x.py\n";
+        let manifest = crate::Manifest { name: "compose.yaml".to_owned(), bytes: lost.to_vec() };
+        let found = crate::lint(&[manifest], None, settings::EMBEDDED).findings;
+        assert!(found.iter().any(|one| one.id == Id::CommandString && one.line == 4), "{found:?}");
     }
 
     #[test]

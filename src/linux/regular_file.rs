@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -69,12 +68,9 @@ pub fn read_or_pipe(path: &Path, most: u64) -> io::Result<Vec<u8>> {
                 return Err(failure(io::ErrorKind::InvalidInput, why));
             }
             Ok(_) => return Ok(bytes),
+            // It has a writer, so its end will come.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let mut waits = [PollFd::new(left.get_ref(), PollFlags::IN)];
-                match rustix::event::poll(&mut waits, None) {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                }
+                rustix::fs::fcntl_setfl(left.get_ref(), OFlags::empty())?;
             }
             Err(error) => return Err(error),
         }

@@ -190,4 +190,18 @@ fn compose_values_stay_as_written() {
     for value in ["\"${N:-2}\"", "\"${LR}\"", "\"${T:?}\"", "\"$${X}\""] {
         assert!(adopted.answers[0].script.contains(value), "{}", adopted.answers[0].script);
     }
+    let port = "services:\n  a:\n    command: torchrun --nnodes $N --master_port $PORT a.py\n";
+    let adopted = Adopted::of_manifest("compose.yaml", port, NONE).expect("a launch");
+    assert!(adopted.lines.iter().all(|line| line.class != Class::Wrong), "{adopted:?}");
+    assert!(adopted.answers[0].script.contains("\"--master-port\", \"$PORT\""), "{adopted:?}");
+}
+
+#[test]
+fn devices_of_a_launcher_are_in_no_profile() {
+    for line in ["deepspeed --include localhost:1,2 a.py", "accelerate launch --gpu_ids 1,2 a.py"] {
+        let adopted = adopted(line);
+        let answer = &adopted.answers[0];
+        assert!(answer.profile.as_ref().is_none_or(|profile| !profile.is_all), "{line}");
+        assert!(answer.script.contains("CUDA_VISIBLE_DEVICES=1,2 "), "{line}");
+    }
 }

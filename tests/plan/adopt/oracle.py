@@ -278,12 +278,13 @@ def judge(ranklaunch, adopt, path, stubs):
         adopted = json.loads(said.stdout)
         lost = lines_without_a_class(text, adopted)
         problems = []
-        profile = adopted["profile"]
+        [answer] = adopted["answers"]
+        profile = answer["profile"]
         if profile:
             with open(os.path.join(folder, profile["file"]), "w") as file:
                 file.write(profile["text"])
-        forms = [("script", adopted["script"])]
-        if is_shell(text) and not is_shell(adopted["script"]):
+        forms = [("script", answer["script"])]
+        if is_shell(text) and not is_shell(answer["script"]):
             problems.append("script: bash cannot read what is printed")
         if profile and profile["replaces_all"]:
             forms.append(("profile", f"ranklaunch --profile {profile['file']}\n"))
