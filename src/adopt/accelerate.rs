@@ -102,7 +102,8 @@ pub(crate) fn add_config(said: &mut Said, files: Files<'_>, notes: &mut Vec<Note
             ),
         );
     }
-    let starts_elsewhere = [("deepspeed_config", "deepspeed_hostfile"), ("mpirun_config", "mpirun_hostfile")];
+    let starts_elsewhere =
+        [("deepspeed_config", "deepspeed_hostfile"), ("mpirun_config", "mpirun_hostfile")];
     for (part, key) in starts_elsewhere {
         if let Some(hosts) = root.at(&[part, key]).and_then(yaml::Node::text) {
             note(
@@ -141,16 +142,31 @@ mod tests {
     #[test]
     fn file_says_what_the_line_does_not() {
         for (config, line, expected) in [
-            ("num_machines: 2\nnum_processes: 8\nmachine_rank: 0\nmain_process_ip: 10.0.0.1\nmain_process_port: 29501\n", LINE,
-             "ranklaunch --profile a.toml --nproc-per-node 4 --nnodes 2 --node-rank \"${NODE_RANK:?}\" --master-addr 10.0.0.1 --master-port 29501 -- a.py"),
-            ("num_processes: 8\n", "accelerate launch --config_file x.yaml --num_processes 4 a.py",
-             "ranklaunch --profile a.toml --nproc-per-node 4 -- a.py"),
-            ("num_machines: 2\nnum_processes: 8\n", "accelerate launch --config_file x.yaml --num_machines 4 --machine_rank $I a.py",
-             "ranklaunch --profile a.toml --nproc-per-node 2 --nnodes 4 --node-rank $I -- a.py"),
-            ("num_processes: 2\ngpu_ids: 1, 3\n", LINE,
-             "CUDA_VISIBLE_DEVICES=1,3 ranklaunch --profile a.toml --nproc-per-node 2 -- a.py"),
-            ("num_processes: 2\ngpu_ids: all\nmain_process_ip: null\n", LINE,
-             "ranklaunch --profile a.toml --nproc-per-node 2 -- a.py"),
+            (
+                "num_machines: 2\nnum_processes: 8\nmachine_rank: 0\nmain_process_ip: 10.0.0.1\nmain_process_port: 29501\n",
+                LINE,
+                "ranklaunch --profile a.toml --nproc-per-node 4 --nnodes 2 --node-rank \"${NODE_RANK:?}\" --master-addr 10.0.0.1 --master-port 29501 -- a.py",
+            ),
+            (
+                "num_processes: 8\n",
+                "accelerate launch --config_file x.yaml --num_processes 4 a.py",
+                "ranklaunch --profile a.toml --nproc-per-node 4 -- a.py",
+            ),
+            (
+                "num_machines: 2\nnum_processes: 8\n",
+                "accelerate launch --config_file x.yaml --num_machines 4 --machine_rank $I a.py",
+                "ranklaunch --profile a.toml --nproc-per-node 2 --nnodes 4 --node-rank $I -- a.py",
+            ),
+            (
+                "num_processes: 2\ngpu_ids: 1, 3\n",
+                LINE,
+                "CUDA_VISIBLE_DEVICES=1,3 ranklaunch --profile a.toml --nproc-per-node 2 -- a.py",
+            ),
+            (
+                "num_processes: 2\ngpu_ids: all\nmain_process_ip: null\n",
+                LINE,
+                "ranklaunch --profile a.toml --nproc-per-node 2 -- a.py",
+            ),
         ] {
             let config = format!("distributed_type: MULTI_GPU\n{config}");
             let adopted = adopted_with(line, &|_| Ok(config.clone()));
@@ -167,13 +183,30 @@ mod tests {
             (Ok("a: [b"), Class::NotUnderstood, "not YAML"),
             (Ok("num_machines: 2\n"), Class::Wrong, "no distributed_type"),
             (Ok("distributed_type: FSDP\n"), Class::Wrong, "refuses to start"),
-            (Ok("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n"), Class::NotUnderstood, "AMAZON_SAGEMAKER"),
-            (Ok("distributed_type: FSDP\nnum_machines: 2\nnum_processes: 4\nmachine_rank: 1\n"), Class::Wrong, "machine_rank 1"),
-            (Ok("distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {deepspeed_hostfile: /h}\n"), Class::NotUnderstood, "deepspeed_hostfile /h"),
+            (
+                Ok("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n"),
+                Class::NotUnderstood,
+                "AMAZON_SAGEMAKER",
+            ),
+            (
+                Ok("distributed_type: FSDP\nnum_machines: 2\nnum_processes: 4\nmachine_rank: 1\n"),
+                Class::Wrong,
+                "machine_rank 1",
+            ),
+            (
+                Ok(
+                    "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config: {deepspeed_hostfile: /h}\n",
+                ),
+                Class::NotUnderstood,
+                "deepspeed_hostfile /h",
+            ),
         ] {
             let adopted = adopted_with(LINE, &|_| config.clone().map(str::to_owned));
             let found = adopted.lines.iter().filter(|line| line.class == class);
-            assert!(found.into_iter().any(|line| line.why.en.contains(part)), "{config:?}: {adopted:?}");
+            assert!(
+                found.into_iter().any(|line| line.why.en.contains(part)),
+                "{config:?}: {adopted:?}"
+            );
         }
     }
 

@@ -167,8 +167,15 @@ pub(crate) fn containers<'a>(
 ) {
     // Keys that name no part of a job.
     const FRAMES: &[&str] = &[
-        "spec", "template", "containers", "initContainers", "metadata", "jobTemplate", "services",
-        "jobs", "items",
+        "spec",
+        "template",
+        "containers",
+        "initContainers",
+        "metadata",
+        "jobTemplate",
+        "services",
+        "jobs",
+        "items",
     ];
     let items: &[Rc<Node>] = node.list();
     items.iter().for_each(|item| containers(item, path, found, set));

@@ -20,6 +20,8 @@ mod input;
 mod launch;
 mod lines;
 mod manifest;
+mod nested;
+mod options;
 mod profile;
 mod programs;
 mod remains;

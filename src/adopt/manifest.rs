@@ -17,8 +17,8 @@ use crate::containers::{
 };
 use crate::input::InputKind;
 use crate::profile;
-use crate::programs::{names_a_launcher, no_launch};
-use crate::script::Script;
+use crate::programs::{begins_a_launch, names_a_launcher, no_launch};
+use crate::script::{Item, Script};
 use crate::sizes::Files;
 use crate::words::quoted;
 
@@ -49,7 +49,8 @@ pub(crate) fn read(name: &str, text: &str, files: Files<'_>) -> Result<Adopted, 
         }
     }
     let file = profile::file_of(name);
-    let of = |container: &Container<'_>, file: &str| container_of(container, is_compose, file, files);
+    let of =
+        |container: &Container<'_>, file: &str| container_of(container, is_compose, file, files);
     // The containers of each different answer.
     let mut groups: Vec<(Reading, Vec<&Container<'_>>)> = Vec::new();
     let mut known: BTreeMap<(String, Option<String>), usize> = BTreeMap::new();
@@ -77,7 +78,8 @@ pub(crate) fn read(name: &str, text: &str, files: Files<'_>) -> Result<Adopted, 
     let several = groups.len() > 1;
     for (mut reading, members) in groups {
         let labels: Vec<String> = names.by_ref().take(members.len()).collect();
-        if several && reading.answer.profile.is_some()
+        if several
+            && reading.answer.profile.is_some()
             && let (Some(first), Some(label)) = (members.first(), labels.first())
             && let Some(own) = of(first, &profile::file_of_container(&file, label))
         {
@@ -95,7 +97,10 @@ pub(crate) fn read(name: &str, text: &str, files: Files<'_>) -> Result<Adopted, 
         let unread = lines.iter().find(|line| line.class == Class::NotUnderstood);
         return Err(match unread {
             Some(Line { first, why: Text { en, zh }, .. }) => {
-                text!("line {first}: {en}; nothing else is a launch", "第 {first} 行：{zh}；其余没有启动命令")
+                text!(
+                    "line {first}: {en}; nothing else is a launch",
+                    "第 {first} 行：{zh}；其余没有启动命令"
+                )
             }
             None => no_launch(text),
         });
@@ -156,12 +161,12 @@ fn script_of(
     let script = Script::read(&word.text, file, files);
     let from = word.line_of(0);
     if script.launches.is_empty() {
-        if !names_a_launcher(&word.text) {
-            return None;
-        }
-        let (first, why) = match script.unclosed {
+        let source = |item: &Item| word.text.get(item.span.clone()).unwrap_or_default();
+        let is_launcher = |item: &Item| begins_a_launch(source(item));
+        let (first, why) = match script.unclosed.filter(|_| names_a_launcher(&word.text)) {
             Some(unclosed) => (word.line_of(unclosed.line), never_closed(unclosed.open)),
-            None => (from, composed().1),
+            None if script.items.iter().any(is_launcher) => (from, composed().1),
+            None => return None,
         };
         let last = word.last_line().max(first);
         let lines = vec![Line { first, last, class: Class::NotUnderstood, why }];

@@ -76,8 +76,8 @@ pub(crate) fn script_of_shell(words: &[&str]) -> Option<usize> {
         let letters = word.strip_prefix(['-', '+'])?;
         let is_long = letters.starts_with('-');
         // The word behind them is a setting's name, or the name of a file.
-        let takes_word = !is_long && letters.contains(['o', 'O'])
-            || matches!(word, "--rcfile" | "--init-file");
+        let takes_word =
+            !is_long && letters.contains(['o', 'O']) || matches!(word, "--rcfile" | "--init-file");
         at += 1 + usize::from(takes_word);
         if word.starts_with('-') && !is_long && letters.contains('c') {
             return words.get(at).map(|_| at);

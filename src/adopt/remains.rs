@@ -240,9 +240,13 @@ impl Script {
         let mut edits = self.edits.clone();
         let mut tee_of = None;
         for (at, item) in self.items.iter().enumerate() {
-            if item.operator == "|" && !item.launches.is_empty() {
+            if item.operator == "|" && (item.runs_launch || !item.launches.is_empty()) {
                 tee_of = Some(at);
-            } else if item.class == Class::Unnecessary {
+            }
+            if !item.launches.is_empty() {
+                continue;
+            }
+            if item.class == Class::Unnecessary {
                 let before =
                     tee_of.filter(|before| before + 1 == at).and_then(|it| self.items.get(it));
                 let source = text.get(item.span.clone()).unwrap_or_default();

@@ -14,16 +14,14 @@ use crate::commands::{composed, never_closed, of_command, of_variable};
 use crate::exports::Exports;
 use crate::launch::{self, Launch};
 use crate::lines::Lines;
-use crate::programs::{
-    begins_a_launch, commands_in, names_a_launcher, shell_script, starts_programs,
-};
+use crate::programs::{begins_a_launch, names_a_launcher, shell_script, starts_programs};
 use crate::shell::{self, ShellCommand, Unclosed, is_name};
 use crate::sizes::{Around, Files};
 use crate::values::{Value, Values};
 use crate::words::base;
 
 /// Nested scripts that are followed.
-const DEEPEST: usize = 3;
+pub(crate) const DEEPEST: usize = 3;
 
 /// A command of the script, or a line that Slurm reads.
 #[derive(Debug)]
@@ -38,6 +36,8 @@ pub(crate) struct Item {
     pub(crate) exports: bool,
     pub(crate) depth: usize,
     pub(crate) operator: String,
+    /// It runs the launch line of a variable.
+    pub(crate) runs_launch: bool,
     /// A program of Python that is no rank.
     pub(crate) runs_python: bool,
     /// It does more than what its class is about.
@@ -85,17 +85,17 @@ pub(crate) struct Part<'t> {
     pub(crate) offset: usize,
     pub(crate) whole: &'t str,
     /// Name of the profile's file.
-    profile: &'t str,
-    files: Files<'t>,
+    pub(crate) profile: &'t str,
+    pub(crate) files: Files<'t>,
     /// It stands in double quotes.
-    is_quoted: bool,
+    pub(crate) is_quoted: bool,
     /// Number of parts around it.
-    deep: usize,
+    pub(crate) deep: usize,
 }
 
 impl<'t> Part<'t> {
     /// A range of this part as a script of its own.
-    fn inside(self, range: Range<usize>, is_quoted: bool) -> Part<'t> {
+    pub(crate) fn inside(self, range: Range<usize>, is_quoted: bool) -> Part<'t> {
         let (offset, deep) = (self.offset + range.start, self.deep + 1);
         let text = self.text.get(range).unwrap_or_default();
         Part { text, offset, is_quoted, deep, ..self }
@@ -118,7 +118,7 @@ impl Script {
         script
     }
 
-    fn commands(&mut self, part: Part<'_>) {
+    pub(crate) fn commands(&mut self, part: Part<'_>) {
         let Part { text: inner, offset, whole, profile, files, is_quoted: quoted, deep } = part;
         let (commands, unclosed) = shell::commands_before(inner);
         for command in &commands {
@@ -270,8 +270,18 @@ impl Script {
         }
         item.runs_python = ["python", "python3", "pip", "pip3"].contains(&first.as_str());
         let program = command.words.first().is_some_and(|word| !word.is_plain());
-        if program || first == "eval" {
-            self.runs_a_variable(part.whole, &words, &mut item);
+        let composes = program || first == "eval";
+        let starts = ["srun", "mpirun", "mpiexec", "bash", "sh", "nohup", "exec", "ssh"];
+        let runs = (composes || starts.contains(&first.as_str()))
+            && self.runs_a_variable(part.whole, &words);
+        if runs {
+            item.class = Class::Kept;
+            item.runs_launch = true;
+            item.why = text!("runs the launch line of a variable", "运行变量中的启动命令");
+        } else if composes {
+            if item.class == Class::Kept {
+                (item.class, item.why) = composed();
+            }
         } else if let Some((at, script)) = shell_script(&words, &first, &source) {
             self.nested(part, command, at, script, &mut item);
         } else if (first == "alias" && names_a_launcher(&words.join(" ").replace('=', " ")))
@@ -281,88 +291,6 @@ impl Script {
             (item.class, item.why) = composed();
         }
         item
-    }
-
-    /// `$CMD …`, `eval $CMD`
-    fn runs_a_variable(&self, whole: &str, words: &[String], item: &mut Item) {
-        let text = words.join(" ");
-        let names = |text: &str, name: &str| {
-            text.contains(&format!("${name}")) || text.contains(&format!("${{{name}"))
-        };
-        let mut made: Vec<&str> = Vec::new();
-        for before in self.items.iter().filter(|item| !item.assigns.is_empty()) {
-            let source = whole.get(before.span.clone()).unwrap_or_default();
-            if !before.launches.is_empty() || made.iter().any(|name| names(source, name)) {
-                made.extend(before.assigns.iter().map(String::as_str));
-            }
-        }
-        if made.iter().any(|name| names(&text, name)) {
-            item.class = Class::Kept;
-            item.why = text!("runs the launch line of a variable", "运行变量中的启动命令");
-        } else if item.class == Class::Kept {
-            (item.class, item.why) = composed();
-        }
-    }
-
-    /// Launches in `$(…)`, whose output the script reads.
-    fn substitutions(&mut self, part: Part<'_>, command: &ShellCommand, item: &mut Item) {
-        for span in &command.spans {
-            for place in commands_in(part.text.get(span.clone()).unwrap_or_default()) {
-                let place = span.start + place.start..span.start + place.end;
-                let inside = part.inside(place, false);
-                if names_a_launcher(inside.text) {
-                    self.follow(inside, item);
-                }
-            }
-        }
-    }
-
-    /// Reads a part inside a command; gives its first launch, whose command is replaced with it.
-    fn follow(&mut self, part: Part<'_>, item: &mut Item) -> Option<usize> {
-        let known = self.launches.len();
-        self.items.push(Item::new(0..0, item.class, item.why.clone(), item.depth));
-        self.commands(part);
-        let launches = self.items.pop().map(|it| it.launches).unwrap_or_default();
-        if self.launches.len() == known {
-            return None;
-        }
-        item.launches.extend(launches);
-        item.class = Class::Replaced;
-        item.why = self.inside();
-        Some(known)
-    }
-
-    /// The reason of a line with the last launch inside it.
-    fn inside(&self) -> Text {
-        let inside = self.launches.last().map(|launch| (launch.launcher, launch.line.trim_end()));
-        let (from, to) = inside.unwrap_or_default();
-        text!("{from} in it becomes `{to} …`", "其中的 {from} 改为 `{to} …`")
-    }
-
-    /// The script in a word, such as that of `bash -c`.
-    fn nested(
-        &mut self,
-        part: Part<'_>,
-        command: &ShellCommand,
-        at: usize,
-        script: Range<usize>,
-        item: &mut Item,
-    ) {
-        let Some(start) = command.spans.get(at).map(|span| span.start) else { return };
-        let before = part.text.get(start..start + script.start);
-        let is_double = before.is_some_and(|before| before.ends_with('"'));
-        let inside = part.inside(start + script.start..start + script.end, is_double);
-        if part.deep >= DEEPEST || !names_a_launcher(inside.text) {
-            return;
-        }
-        let Some(first) = self.follow(inside, item) else {
-            (item.class, item.why) = composed();
-            return;
-        };
-        let redirected = self.without_redirections(part, command);
-        if let Some(launch) = self.launches.get_mut(first) {
-            launch.notes.extend(redirected.note);
-        }
     }
 
     fn assigned(
@@ -478,6 +406,7 @@ impl Item {
             exports: false,
             depth,
             operator: String::new(),
+            runs_launch: false,
             runs_python: false,
             pinned: false,
             environment: None,

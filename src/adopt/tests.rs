@@ -138,8 +138,11 @@ spec:
           torchrun --nproc_per_node=2 eval.py
 ";
     let adopted = Adopted::of_manifest("job.yaml", manifest, NONE).expect("a launch");
-    let answers: Vec<(&str, &str)> =
-        adopted.answers.iter().map(|one| (one.containers[0].as_str(), one.script.as_str())).collect();
+    let answers: Vec<(&str, &str)> = adopted
+        .answers
+        .iter()
+        .map(|one| (one.containers[0].as_str(), one.script.as_str()))
+        .collect();
     assert_eq!(
         answers,
         [

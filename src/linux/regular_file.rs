@@ -254,7 +254,8 @@ mod tests {
             assert!(read_or_pipe(name, 9).is_err(), "{}", name.display());
         }
         // A writer that has gone, one that has more than is read, and one that writes more than a pipe holds.
-        for (lines, most, has_gone) in [(9, 1 << 20, true), (9, 20, true), (90_000, 1 << 21, false)] {
+        for (lines, most, has_gone) in [(9, 1 << 20, true), (9, 20, true), (90_000, 1 << 21, false)]
+        {
             let (reader, mut writer) = io::pipe().expect("a pipe");
             let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
             let text = "torchrun a.py\n".repeat(lines);

@@ -15,9 +15,13 @@ fn at(adopted: &Adopted, line: usize) -> impl Iterator<Item = &Line> {
 
 #[test]
 fn unclosed_quotes_hide_only_what_follows() {
-    for (open, shown) in
-        [("echo 'a", "'"), ("echo \"a", "\""), ("A=$(b", "$("), ("echo `a", "`"), ("echo \"$(b\"", "$(")]
-    {
+    for (open, shown) in [
+        ("echo 'a", "'"),
+        ("echo \"a", "\""),
+        ("A=$(b", "$("),
+        ("echo `a", "`"),
+        ("echo \"$(b\"", "$("),
+    ] {
         let script = format!("torchrun --nproc_per_node 2 a.py\n{open}\ntorchrun b.py\n");
         let adopted = adopted_with(&script, NONE);
         let text = &adopted.answers[0].script;
@@ -99,6 +103,10 @@ fn compose_commands_are_read_in_every_form() {
     let adopted = manifest("services:\n  train:\n    command: torchrun a.py --x && echo b\n");
     let words = "command: [\"ranklaunch\", \"--nproc-per-node\", \"1\", \"--\", \"a.py\", \"--x\", \"&&\", \"echo\", \"b\"]\n";
     assert_eq!(adopted.answers[0].script, words);
+    // The shell runs its first item; the words behind it are lost, and with them the program.
+    let lost = "services:\n  a: {command: torchrun a.py}\n  b:\n    entrypoint: [sh, -c]\n    command: torchrun b.py\n";
+    let adopted = manifest(lost);
+    assert!(at(&adopted, 5).any(|line| line.class == Class::NotUnderstood), "{adopted:?}");
     // Others give a text to a shell.
     let adopted = manifest("kind: RayJob\nspec:\n  entrypoint: cd /w && torchrun a.py\n");
     assert_eq!(adopted.answers[0].script, "cd /w && ranklaunch --nproc-per-node 1 -- a.py\n");

@@ -10,7 +10,12 @@ fn adopted(script: &str) -> Adopted {
 fn holds(cases: &[(&str, &str, bool)]) {
     for (script, part, stays) in cases {
         let adopted = adopted(script);
-        assert_eq!(adopted.answers[0].script.contains(part), *stays, "{script}\n{}", adopted.answers[0].script);
+        assert_eq!(
+            adopted.answers[0].script.contains(part),
+            *stays,
+            "{script}\n{}",
+            adopted.answers[0].script
+        );
         if *stays {
             let name = part.split('=').next().and_then(|it| it.rsplit(' ').next()).unwrap_or(part);
             assert!(
@@ -70,6 +75,48 @@ fn files_that_other_lines_name_are_written() {
     ]);
     let adopted = adopted("torchrun e.py > out.log");
     assert!(adopted.lines.iter().any(|line| line.why.en.contains("out.log")));
+}
+
+#[test]
+fn no_pipe_is_left_without_a_reader() {
+    let line = "L=\"torchrun a.py\"\n";
+    for (script, stays) in [
+        (format!("{line}$L 2>&1 | tee -a log\n"), "$L 2>&1\n"),
+        (format!("{line}srun bash -c \"$L\" | tee log\n"), "srun bash -c \"$L\"\n"),
+        ("pip install x | tee log\ntorchrun a.py".to_owned(), "pip install x | tee log\n"),
+        ("for i in 1 2; do torchrun a.py; done | tee log".to_owned(), "done | tee log"),
+    ] {
+        let adopted = adopted(&script);
+        let text = &adopted.answers[0].script;
+        assert!(text.contains(stays) && !text.contains("| :"), "{script}\n{text}");
+    }
+}
+
+#[test]
+fn launch_lines_of_variables_go_on_at_line_ends() {
+    let adopted = adopted(
+        "L=\"torchrun --nproc_per_node 2\n  --max_restarts 3 \\\n  --tee 3 \\\n  \"\n$L a.py\n",
+    );
+    let text = &adopted.answers[0].script;
+    assert_eq!(text, "L=\"ranklaunch --nproc-per-node 2 --max-restarts 3 -- \\\n  \"\n$L a.py\n");
+}
+
+#[test]
+fn launchers_behind_an_unknown_prefix_are_found() {
+    for (script, line) in [
+        (
+            "$PREFIX torchrun --nproc_per_node 2 a.py",
+            "$PREFIX ranklaunch --nproc-per-node 2 -- a.py",
+        ),
+        ("$(cmd) $X accelerate launch a.py", "$(cmd) $X ranklaunch --engine accelerate -- a.py"),
+    ] {
+        let adopted = adopted(script);
+        assert_eq!(adopted.answers[0].script, line);
+        assert!(adopted.answers[0].profile.is_none(), "the prefix is in no profile");
+    }
+    for none in ["$PREFIX echo torchrun a.py", "\"$PREFIX\" torchrun a.py"] {
+        assert!(Adopted::of_script("a.sh", none, NONE).is_err(), "{none}");
+    }
 }
 
 #[test]
@@ -137,7 +184,11 @@ fn devices_and_interpreters_are_kept() {
         ("L=--nproc_per_node=$1; torchrun $L a.py", "--nproc-per-node $1 -- a.py"),
     ] {
         let adopted = adopted(script);
-        assert!(adopted.answers[0].script.contains(line), "{script}\n{}", adopted.answers[0].script);
+        assert!(
+            adopted.answers[0].script.contains(line),
+            "{script}\n{}",
+            adopted.answers[0].script
+        );
     }
 }
 
@@ -161,7 +212,11 @@ fn unknown_arguments_make_no_profile() {
 fn profiles_hold_one_set_of_arguments() {
     let two = "accelerate launch --use_fsdp a.py\naccelerate launch --use_deepspeed b.py\n";
     let adopted = adopted(two);
-    assert!(adopted.answers[0].script.contains("ranklaunch --profile a.toml -- a.py\n"), "{}", adopted.answers[0].script);
+    assert!(
+        adopted.answers[0].script.contains("ranklaunch --profile a.toml -- a.py\n"),
+        "{}",
+        adopted.answers[0].script
+    );
     let stays = "ranklaunch --engine command -- accelerate launch --use_deepspeed b.py\n";
     assert!(adopted.answers[0].script.contains(stays), "{}", adopted.answers[0].script);
 }
