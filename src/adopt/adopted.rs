@@ -12,19 +12,27 @@ use crate::script::Script;
 pub struct Adopted {
     pub(crate) name: String,
     pub(crate) launches: Vec<AdoptedLaunch>,
+    /// One for a script, one for each different command line of a manifest's containers.
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// The input, or the command line of a container, with ranklaunch in it.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The containers of a manifest that it is for.
+    pub(crate) containers: Vec<String>,
+    pub(crate) script: String,
     /// The profile that replaces all of it, or holds the arguments of its engine.
     pub(crate) profile: Option<AdoptedProfile>,
-    /// The input with ranklaunch in it.
-    pub(crate) script: String,
-    pub(crate) lines: Vec<Line>,
-    /// Files of accelerate that the launches name.
-    pub(crate) configs: Vec<String>,
 }
 
 /// One launch line.
 #[derive(Debug)]
 pub(crate) struct AdoptedLaunch {
     pub(crate) line: usize,
+    /// The container of a manifest.
+    pub(crate) container: Option<String>,
     pub(crate) launcher: &'static str,
     pub(crate) nodes: Option<String>,
     pub(crate) nproc: Option<String>,
@@ -64,16 +72,12 @@ impl Adopted {
     }
 }
 
-fn line_at(text: &str, at: usize) -> usize {
-    1 + text.get(..at).unwrap_or_default().matches('\n').count()
-}
-
 /// The lines of a script that begins `before` lines into its file.
-pub(crate) fn lines_of(script: &Script, text: &str, before: usize) -> Vec<Line> {
+pub(crate) fn lines_of(script: &Script, before: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     for item in &script.items {
-        let first = line_at(text, item.span.start) + before;
-        let last = line_at(text, item.span.end.max(item.span.start + 1) - 1) + before;
+        let first = script.lines.at(item.span.start) + before;
+        let last = script.lines.at(item.span.end.max(item.span.start + 1) - 1) + before;
         lines.push(Line { first, last, class: item.class, why: item.why.clone() });
         for note in
             item.launches.iter().filter_map(|at| script.launches.get(*at)).flat_map(|it| &it.notes)
@@ -94,6 +98,7 @@ pub(crate) fn launches_of(script: &Script, before: usize) -> Vec<AdoptedLaunch> 
     let places = script.launches.iter().zip(&script.places);
     let of = |(launch, (line, may_not_run)): (&Launch, &(usize, bool))| AdoptedLaunch {
         line: line + before,
+        container: None,
         launcher: launch.launcher,
         nodes: launch.sizes.nodes.clone(),
         nproc: launch.sizes.nproc.clone(),
@@ -101,16 +106,6 @@ pub(crate) fn launches_of(script: &Script, before: usize) -> Vec<AdoptedLaunch> 
         argv: launch.argv.clone(),
     };
     places.map(of).collect()
-}
-
-pub(crate) fn configs_of(script: &Script) -> Vec<String> {
-    let words = script.launches.iter().map(|launch| &launch.engine_args);
-    words
-        .filter_map(|words| {
-            let at = words.iter().position(|word| word == "--config_file")?;
-            words.get(at + 1).cloned()
-        })
-        .collect()
 }
 
 /// Gives a class to the lines that no command covers: what closes a construct stays, anything else was not read.

@@ -1,6 +1,7 @@
 //! The table of commands and variables of start-up scripts: what stays, what ranklaunch does by itself, and why.
 
 use text::lang::Text;
+use text::text;
 
 use crate::classes::Class;
 use crate::words::base;
@@ -161,5 +162,13 @@ pub(crate) fn composed() -> (Class, Text) {
             "the command is composed while the script runs; look what it starts",
             "该命令在脚本运行时才拼接而成；请查看它启动了什么",
         ),
+    )
+}
+
+/// Why the rest of a script is not read.
+pub(crate) fn never_closed(open: &str) -> Text {
+    text!(
+        "the {open} that begins here is never closed: nothing from here on is read",
+        "此处开始的 {open} 没有闭合：其后内容均未读取"
     )
 }

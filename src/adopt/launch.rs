@@ -6,11 +6,11 @@
 use std::ops::Range;
 
 use settings::launchers::{FlagField, Launcher, LauncherKind, PythonRun, command_at};
-use settings::torchrun_options::{Becomes, TorchrunOption};
-use text::lang::Text;
 use text::text;
 
+use crate::accelerate::add_config;
 use crate::classes::{Note, NoteKind};
+use crate::options::{ACCELERATE_NEEDLESS, needless, torchrun_option};
 use crate::sizes::{self, Around, Said, Sizes};
 use crate::values::{Expanded, Values, origin};
 use crate::words::{base, quoted};
@@ -62,18 +62,34 @@ pub(crate) fn read(script: &str, spans: &[Range<usize>], around: Around<'_>) -> 
         pieces.extend(expanded.map(|(at, expanded)| Piece { expanded, word, first: at == 0 }));
     }
     let argv: Vec<String> = pieces.iter().map(|piece| seen(piece, values)).collect();
-    let (kind, at, from) = found(&argv)?;
+    let known = |piece: &Piece| piece.expanded.value.is_some() || !piece.expanded.several;
+    let unknown = pieces.iter().take_while(|piece| !known(piece)).count();
+    // What is before a launcher and only a running shell knows may be nothing, or a prefix.
+    let behind = || {
+        let (kind, at, from) = found(argv.get(unknown..)?)?;
+        (at == 0 && unknown > 0).then_some((kind, unknown, from + unknown))
+    };
+    let (kind, at, from) = found(&argv).or_else(behind)?;
     let start = spans.get(pieces.get(at)?.word)?.start;
     let end = spans.last()?.end;
+    let is_prefixed = pieces.iter().take(at).any(|piece| !known(piece));
     match kind {
         Found::Launcher(row) => {
-            let (said, program) = said(row, &pieces, &argv, from);
+            let (mut said, program) = said(row, &pieces, &argv, from);
+            let mut notes = Vec::new();
+            if row.kind == LauncherKind::Accelerate {
+                add_config(&mut said, around.files, &mut notes);
+            }
             let program = program.filter(|at| *at < pieces.len());
             // A launcher at the end of a variable's text goes on elsewhere.
             if program.is_none() && !around.quoted {
                 return None;
             }
-            written(script, spans, &pieces, &argv, row, &said, start..end, program, around)
+            let range = start..end;
+            let launch =
+                written(script, spans, &pieces, &argv, row, &said, range, program, around, notes)?;
+            // A profile has no place for the prefix.
+            Some(Launch { argv: launch.argv.filter(|_| !is_prefixed), ..launch })
         }
         Found::Tasks(run) => {
             let program = from + run;
@@ -284,10 +300,10 @@ fn written(
     all: Range<usize>,
     program: Option<usize>,
     around: Around<'_>,
+    mut notes: Vec<Note>,
 ) -> Option<Launch> {
     let is_carried =
         argv.iter().any(|word| ["srun", "mpirun", "mpiexec", "pdsh"].contains(&base(word)));
-    let mut notes = Vec::new();
     let sizes = sizes::of(row.kind, said, around, is_carried, &mut notes);
     let mut options = sizes.options.clone();
     let mut engine_args = Vec::new();
@@ -375,8 +391,9 @@ fn written(
             ),
         });
     }
-    let argv =
-        (!lost && !other).then(|| known_words(&options, pieces, program?, said, around)).flatten();
+    // A profile has no place for the GPUs that the launcher sees.
+    let is_known = !lost && !other && sizes.visible.is_empty();
+    let argv = is_known.then(|| known_words(&options, pieces, program?, said, around)).flatten();
     let launcher = row.names.first().copied().unwrap_or_default();
     Some(Launch {
         launcher,
@@ -479,107 +496,4 @@ fn has_pattern(source: &str) -> bool {
         || bare.contains(['?', '['])
         || star
         || (bare.contains('{') && bare.contains([',', '.']))
-}
-
-/// Options of accelerate whose work ranklaunch does.
-#[rustfmt::skip]
-const ACCELERATE_NEEDLESS: &[&str] = &[
-    "--multi-gpu", "--same-network", "--gpu-ids", "--quiet", "-q", "--debug", "--tee", "-t", "--role",
-    "--num-cpu-threads-per-process", "--enable-cpu-affinity",
-];
-
-/// An option of torchrun that is about neither sizes nor places.
-fn torchrun_option(
-    flag: &str,
-    value: Option<&Expanded>,
-    options: &mut Vec<String>,
-    notes: &mut Vec<Note>,
-) {
-    let option = match flag {
-        "-t" => "tee",
-        "-r" => "redirects",
-        _ => flag.trim_start_matches('-'),
-    };
-    let row = TorchrunOption::named(option);
-    match row.map(|row| row.becomes) {
-        Some(Becomes::Setting(name)) => {
-            let value = value.map(Expanded::tidy).unwrap_or_default();
-            options.push(format!("--{name} {value}"));
-        }
-        Some(Becomes::Start) => {}
-        Some(becomes) => {
-            let because = becomes.because().unwrap_or_else(|| match option {
-                "rdzv-id" => text!(
-                    "jobs are told apart by the platform's id, else by port and number of nodes",
-                    "任务按平台的 ID 区分，否则按端口和节点数区分"
-                ),
-                "rdzv-conf" => text!(
-                    "--wait-timeout is how long nodes are awaited",
-                    "等待节点的时间由 --wait-timeout 指定"
-                ),
-                _ => text!("ranklaunch does without it", "ranklaunch 不需要它"),
-            });
-            let Text { en, zh } = because;
-            notes.push(Note {
-                kind: NoteKind::Unnecessary,
-                text: text!("{flag}: {en}", "{flag}：{zh}"),
-            });
-        }
-        None if ["--use-env", "--numa-binding", "--logs-specs"].contains(&flag) => {
-            notes.push(Note {
-                kind: NoteKind::Unnecessary,
-                text: match flag {
-                    "--numa-binding" => text!("{flag}: --bind numa", "{flag}：--bind numa"),
-                    _ => text!(
-                        "{flag}: every rank has LOCAL_RANK",
-                        "{flag}：每个 rank 都有 LOCAL_RANK"
-                    ),
-                },
-            });
-        }
-        None => notes.push(Note {
-            kind: NoteKind::NotUnderstood,
-            text: text!("torchrun has no option {flag}", "torchrun 没有选项 {flag}"),
-        }),
-    }
-}
-
-/// An option of a launcher that ranklaunch does without.
-fn needless(flag: &str, value: Option<&Expanded>, kind: LauncherKind) -> Note {
-    let shown = value.map(|value| format!("{flag} {}", value.source)).unwrap_or(flag.to_owned());
-    let (kind, text) = match (kind, flag) {
-        (_, "--include" | "-i" | "--gpu-ids") => (
-            NoteKind::Unnecessary,
-            text!(
-                "{shown}: CUDA_VISIBLE_DEVICES says the same",
-                "{shown}：由 CUDA_VISIBLE_DEVICES 表示"
-            ),
-        ),
-        (_, "--hostfile" | "-H") => (
-            NoteKind::NotUnderstood,
-            text!(
-                "{shown}: ranklaunch is started on every host; --nodes host0,host1 is the same line on each",
-                "{shown}：ranklaunch 在每台主机上启动；--nodes host0,host1 在各主机上是同一行"
-            ),
-        ),
-        (_, "--exclude") => (
-            NoteKind::NotUnderstood,
-            text!(
-                "{shown}: set CUDA_VISIBLE_DEVICES to the others",
-                "{shown}：请把 CUDA_VISIBLE_DEVICES 设为其余 GPU"
-            ),
-        ),
-        (LauncherKind::Deepspeed, "--bind-cores-to-rank" | "--bind-core-list") => {
-            (NoteKind::Unnecessary, text!("{shown}: --bind numa", "{shown}：--bind numa"))
-        }
-        (LauncherKind::Deepspeed, "--autotuning") => (
-            NoteKind::NotUnderstood,
-            text!("{shown}: deepspeed itself does that", "{shown}：只有 deepspeed 自己能做"),
-        ),
-        _ => (
-            NoteKind::Unnecessary,
-            text!("{shown}: ranklaunch does without it", "{shown}：ranklaunch 不需要它"),
-        ),
-    };
-    Note { kind, text }
 }

@@ -11,9 +11,17 @@ pub(crate) fn file_of(name: &str) -> String {
     let stem = base
         .split('.')
         .next()
-        .filter(|stem| !stem.is_empty() && *stem != "-")
+        .filter(|stem| !stem.is_empty() && *stem != "-" && !name.starts_with("/dev/"))
         .unwrap_or("ranklaunch");
     format!("{stem}.toml")
+}
+
+/// The name of the profile for one of several containers of an input.
+pub(crate) fn file_of_container(file: &str, container: &str) -> String {
+    let stem = file.strip_suffix(".toml").unwrap_or(file);
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let container: String = container.chars().map(plain).collect();
+    format!("{stem}-{container}.toml")
 }
 
 /// The profile of a script: all of it where nothing else remains, else the arguments of the engine. None: the line says

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
+use text::lang::Text;
 use text::shell::{Part, PartKind, parts};
+use text::text;
 
 use crate::words::base;
 
@@ -55,18 +57,31 @@ pub(crate) fn shell_script<'a>(
     if ["echo", "printf", "grep", "sed", "awk"].contains(&first) {
         return None;
     }
-    let shell =
-        words.iter().position(|word| ["bash", "sh", "zsh", "dash"].contains(&base(word)))?;
-    let option = words
-        .iter()
-        .skip(shell + 1)
-        .position(|word| word.starts_with('-') && !word.starts_with("--") && word.contains('c'))?;
-    let at = shell + option + 2;
+    let texts: Vec<&str> = words.iter().map(String::as_str).collect();
+    let at = script_of_shell(&texts)?;
     match parts(source(at), false).as_slice() {
         [one] if matches!(one.kind, PartKind::Single | PartKind::Double) => {
             Some((at, one.at..one.at + one.text.len()))
         }
         _ => None,
+    }
+}
+
+/// The place of the script behind the first shell with `-c`: letters in any order, such as `-lc`, `-euo pipefail -c`.
+pub(crate) fn script_of_shell(words: &[&str]) -> Option<usize> {
+    let is_shell = |word: &&str| ["bash", "sh", "zsh", "dash", "ash"].contains(&base(word));
+    let mut at = 1 + words.iter().position(is_shell)?;
+    loop {
+        let word = *words.get(at)?;
+        let letters = word.strip_prefix(['-', '+'])?;
+        let is_long = letters.starts_with('-');
+        // The word behind them is a setting's name, or the name of a file.
+        let takes_word =
+            !is_long && letters.contains(['o', 'O']) || matches!(word, "--rcfile" | "--init-file");
+        at += 1 + usize::from(takes_word);
+        if word.starts_with('-') && !is_long && letters.contains('c') {
+            return words.get(at).map(|_| at);
+        }
     }
 }
 
@@ -77,4 +92,16 @@ pub(crate) fn starts_programs(first: &str) -> bool {
         "python3", "cat", "sed", "while", "until",
     ]
     .contains(&first)
+}
+
+/// Why a text without a launch has nothing to adopt.
+pub(crate) fn no_launch(text: &str) -> Text {
+    let mut words = text.split(|c: char| c.is_whitespace() || "\"'[],;".contains(c));
+    match words.any(settings::launchers::is_ranklaunch) {
+        true => text!(
+            "no line of it is a launch, but it starts ranklaunch already",
+            "其中没有启动命令，但已在使用 ranklaunch"
+        ),
+        false => text!("no line of it is a launch", "其中没有启动命令"),
+    }
 }

@@ -98,20 +98,19 @@ impl Script {
                 continue;
             }
             let body = self.items.get(at..).unwrap_or_default();
-            let Some(length) = body.iter().position(|item| word(item) == "done") else { continue };
             if !is_about_node_0(source, &launches) {
                 continue;
             }
-            let only_waits = body.iter().take(length).all(|item| {
+            let only_waits = |item: &Item| {
                 matches!(
                     word(item).as_str(),
                     "sleep" | "echo" | "printf" | ":" | "break" | "exit" | "[" | "[[" | "test"
                 ) || asks_for_a_peer(&[word(item)])
                     || !item.assigns.is_empty()
-            });
-            if !only_waits {
-                continue;
-            }
+            };
+            let end = body.iter().position(|item| !only_waits(item));
+            let is_end = |end: &usize| body.get(*end).is_some_and(|item| word(item) == "done");
+            let Some(length) = end.filter(is_end) else { continue };
             let (_, why) = of_command(&["nc".to_owned()]);
             let whole = self.items.get(at - 1).map(|it| it.span.start).unwrap_or_default()
                 ..body.get(length).map(|it| it.span.end).unwrap_or_default();
@@ -241,9 +240,13 @@ impl Script {
         let mut edits = self.edits.clone();
         let mut tee_of = None;
         for (at, item) in self.items.iter().enumerate() {
-            if item.operator == "|" && !item.launches.is_empty() {
+            if item.operator == "|" && (item.runs_launch || !item.launches.is_empty()) {
                 tee_of = Some(at);
-            } else if item.class == Class::Unnecessary {
+            }
+            if !item.launches.is_empty() {
+                continue;
+            }
+            if item.class == Class::Unnecessary {
                 let before =
                     tee_of.filter(|before| before + 1 == at).and_then(|it| self.items.get(it));
                 let source = text.get(item.span.clone()).unwrap_or_default();

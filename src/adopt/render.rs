@@ -9,7 +9,7 @@ use text::lang::{Lang, Text};
 use text::style::{Style, paint};
 use text::text;
 
-use crate::adopted::{Adopted, Line};
+use crate::adopted::{Adopted, AdoptedProfile, Answer, Line};
 use crate::classes::Class;
 
 fn word(class: Class) -> (Text, Style) {
@@ -26,24 +26,26 @@ fn word(class: Class) -> (Text, Style) {
 pub(crate) fn plain(adopted: &Adopted, lang: Lang) -> String {
     let mut out = String::new();
     let name = &adopted.name;
-    let whole = adopted.profile.as_ref().filter(|profile| profile.is_all);
-    match whole {
-        Some(profile) => {
-            let file = &profile.file;
+    for answer in &adopted.answers {
+        let is_for = match answer.containers.join(", ") {
+            all if all.is_empty() => Text::same(""),
+            all => text!(", container {all},", " 中的容器 {all} "),
+        };
+        let Text { en, zh } = is_for;
+        let whole = answer.profile.as_ref().filter(|profile| profile.is_all);
+        if let Some(AdoptedProfile { file, text, .. }) = whole {
             let head = text!(
-                "{name} becomes the profile {file}, and the line `ranklaunch --profile {file}`:",
-                "{name} 改为配置文件 {file}，以及命令 `ranklaunch --profile {file}`："
+                "{name}{en} becomes the profile {file}, and the line `ranklaunch --profile {file}`:",
+                "{name}{zh} 改为配置文件 {file}，以及命令 `ranklaunch --profile {file}`："
             );
-            let _ = writeln!(out, "{}\n\n{}", head.get(lang), indented(&profile.text));
+            let _ = writeln!(out, "{}\n\n{}", head.get(lang), indented(text));
+            continue;
         }
-        None => {
-            let head = text!("{name} becomes:", "{name} 改为：");
-            let _ = writeln!(out, "{}\n\n{}", head.get(lang), indented(&adopted.script));
-            if let Some(profile) = &adopted.profile {
-                let file = &profile.file;
-                let head = text!("beside it the profile {file}:", "以及配置文件 {file}：");
-                let _ = writeln!(out, "{}\n\n{}", head.get(lang), indented(&profile.text));
-            }
+        let head = text!("{name}{en} becomes:", "{name}{zh} 改为：");
+        let _ = writeln!(out, "{}\n\n{}", head.get(lang), indented(&answer.script));
+        if let Some(AdoptedProfile { file, text, .. }) = &answer.profile {
+            let head = text!("beside it the profile {file}:", "以及配置文件 {file}：");
+            let _ = writeln!(out, "{}\n\n{}", head.get(lang), indented(text));
         }
     }
     let head = text!("Line by line:", "逐行说明：");
@@ -96,7 +98,7 @@ fn merged(lines: &[Line], lang: Lang) -> Vec<Line> {
     out
 }
 
-/// `{"schema":1,"file":…,"launches":[…],"profile":…,"script":…,"lines":[…]}`
+/// `{"schema":1,"file":…,"launches":[…],"answers":[{"containers":…,"script":…,"profile":…}],"lines":[…]}`
 pub(crate) fn json(adopted: &Adopted, lang: Lang) -> Value {
     let launches: Vec<Value> = adopted
         .launches
@@ -104,6 +106,7 @@ pub(crate) fn json(adopted: &Adopted, lang: Lang) -> Value {
         .map(|launch| {
             json!({
                 "line": launch.line,
+                "container": launch.container,
                 "launcher": launch.launcher,
                 "nodes": launch.nodes,
                 "nproc_per_node": launch.nproc,
@@ -119,15 +122,18 @@ pub(crate) fn json(adopted: &Adopted, lang: Lang) -> Value {
             json!({ "first": line.first, "last": line.last, "class": line.class, "why": line.why.get(lang) })
         })
         .collect();
-    let profile = adopted.profile.as_ref().map(|profile| {
-        json!({ "file": profile.file, "text": profile.text, "replaces_all": profile.is_all })
-    });
+    let answer = |answer: &Answer| {
+        let profile = answer.profile.as_ref().map(|profile| {
+            json!({ "file": profile.file, "text": profile.text, "replaces_all": profile.is_all })
+        });
+        json!({ "containers": answer.containers, "script": answer.script, "profile": profile })
+    };
+    let answers: Vec<Value> = adopted.answers.iter().map(answer).collect();
     json!({
         "schema": 1,
         "file": adopted.name,
         "launches": launches,
-        "profile": profile,
-        "script": adopted.script,
+        "answers": answers,
         "lines": lines,
     })
 }

@@ -10,19 +10,18 @@ use text::lang::Text;
 use text::text;
 
 use crate::classes::Class;
-use crate::commands::{composed, of_command, of_variable};
+use crate::commands::{composed, never_closed, of_command, of_variable};
 use crate::exports::Exports;
 use crate::launch::{self, Launch};
-use crate::programs::{
-    begins_a_launch, commands_in, names_a_launcher, shell_script, starts_programs,
-};
-use crate::shell::{self, ShellCommand, is_name};
-use crate::sizes::Around;
+use crate::lines::Lines;
+use crate::programs::{begins_a_launch, names_a_launcher, shell_script, starts_programs};
+use crate::shell::{self, ShellCommand, Unclosed, is_name};
+use crate::sizes::{Around, Files};
 use crate::values::{Value, Values};
 use crate::words::base;
 
 /// Nested scripts that are followed.
-const DEEPEST: usize = 3;
+pub(crate) const DEEPEST: usize = 3;
 
 /// A command of the script, or a line that Slurm reads.
 #[derive(Debug)]
@@ -37,6 +36,8 @@ pub(crate) struct Item {
     pub(crate) exports: bool,
     pub(crate) depth: usize,
     pub(crate) operator: String,
+    /// It runs the launch line of a variable.
+    pub(crate) runs_launch: bool,
     /// A program of Python that is no rank.
     pub(crate) runs_python: bool,
     /// It does more than what its class is about.
@@ -63,33 +64,38 @@ pub(crate) struct Script {
     pub(crate) values: Values,
     pub(crate) sourced: bool,
     pub(crate) exports: Exports,
+    /// The first quote or expansion that is never closed; nothing behind it is read.
+    pub(crate) unclosed: Option<Unclosed>,
+    pub(crate) lines: Lines,
 }
 
 /// What `#SBATCH` lines ask for.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Slurm {
+    /// 0 outside of Slurm.
     pub(crate) nodes: u32,
     pub(crate) tasks_per_node: u32,
 }
 
 /// A part of a script that is read, which may stand in a word of another part.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Part<'t> {
     pub(crate) text: &'t str,
     /// Its place in the whole.
     pub(crate) offset: usize,
     pub(crate) whole: &'t str,
     /// Name of the profile's file.
-    profile: &'t str,
+    pub(crate) profile: &'t str,
+    pub(crate) files: Files<'t>,
     /// It stands in double quotes.
-    is_quoted: bool,
+    pub(crate) is_quoted: bool,
     /// Number of parts around it.
-    deep: usize,
+    pub(crate) deep: usize,
 }
 
 impl<'t> Part<'t> {
     /// A range of this part as a script of its own.
-    fn inside(self, range: Range<usize>, is_quoted: bool) -> Part<'t> {
+    pub(crate) fn inside(self, range: Range<usize>, is_quoted: bool) -> Part<'t> {
         let (offset, deep) = (self.offset + range.start, self.deep + 1);
         let text = self.text.get(range).unwrap_or_default();
         Part { text, offset, is_quoted, deep, ..self }
@@ -97,10 +103,12 @@ impl<'t> Part<'t> {
 }
 
 impl Script {
-    pub(crate) fn read(text: &str, profile: &str) -> Script {
-        let mut script = Script::default();
+    pub(crate) fn read(text: &str, profile: &str, files: Files<'_>) -> Script {
+        let mut script = Script { lines: Lines::of(text), ..Script::default() };
         script.directives(text);
-        script.commands(Part { text, offset: 0, whole: text, profile, is_quoted: false, deep: 0 });
+        let (offset, deep) = (0, 0);
+        let whole = Part { text, offset, whole: text, profile, files, is_quoted: false, deep };
+        script.commands(whole);
         script.pipelines();
         script.wait_loops(text);
         script.keep(text);
@@ -110,55 +118,9 @@ impl Script {
         script
     }
 
-    fn directives(&mut self, text: &str) {
-        let mut at = 0;
-        for line in text.split_inclusive('\n') {
-            let span = at..at + line.trim_end().len();
-            at += line.len();
-            let Some(rest) =
-                ["#SBATCH", "#PBS", "#BSUB", "#$ "].iter().find_map(|mark| line.strip_prefix(mark))
-            else {
-                continue;
-            };
-            let bare = rest.split(" #").next().unwrap_or(rest).trim();
-            let value = |names: &[&str]| {
-                let found = names.iter().find_map(|name| bare.strip_prefix(name))?;
-                found.trim_start_matches(['=', ' ']).parse::<u32>().ok()
-            };
-            if let Some(nodes) = value(&["--nodes", "-N"]) {
-                self.slurm.nodes = nodes;
-            }
-            if let Some(tasks) = value(&["--ntasks-per-node", "--tasks-per-node"]) {
-                self.slurm.tasks_per_node = tasks;
-            }
-            let why = text!("the batch system reads it", "由批处理系统读取");
-            self.items.push(Item::new(span, Class::Kept, why, 0));
-        }
-        if self.slurm.nodes == 0 && text.contains("\n#SBATCH") {
-            self.slurm.nodes = 1;
-        }
-    }
-
-    fn commands(&mut self, part: Part<'_>) {
-        let Part { text: inner, offset, whole, profile, is_quoted: quoted, deep } = part;
-        let commands = match shell::commands(inner) {
-            Ok(commands) => commands,
-            Err(unclosed) => {
-                let before: usize =
-                    inner.split_inclusive('\n').take(unclosed.line).map(str::len).sum();
-                let why = text!(
-                    "a quote or an expansion is never closed; the rest is not read",
-                    "引号或展开没有闭合，其后内容未读取"
-                );
-                self.items.push(Item::new(
-                    offset + before..offset + inner.len(),
-                    Class::NotUnderstood,
-                    why,
-                    0,
-                ));
-                return;
-            }
-        };
+    pub(crate) fn commands(&mut self, part: Part<'_>) {
+        let Part { text: inner, offset, whole, profile, files, is_quoted: quoted, deep } = part;
+        let (commands, unclosed) = shell::commands_before(inner);
         for command in &commands {
             let (Some(first), Some(last)) = (command.spans.first(), command.spans.last()) else {
                 continue;
@@ -177,6 +139,7 @@ impl Script {
                 slurm_nodes: self.slurm.nodes,
                 profile,
                 engine_args: engine_args.unwrap_or_default(),
+                files,
                 quoted,
             };
             let launch = launch::read(inner, spans, around);
@@ -210,14 +173,17 @@ impl Script {
                 outer.launches.append(&mut item.launches);
             }
         }
+        let Some(unclosed) = unclosed.filter(|_| deep == 0) else { return };
+        let why = never_closed(unclosed.open);
+        self.items.push(Item::new(unclosed.at..inner.len(), Class::NotUnderstood, why, 0));
+        self.unclosed = Some(unclosed);
     }
 
     fn launched(&mut self, part: Part<'_>, command: &ShellCommand, mut launch: Launch) -> Item {
-        let Part { offset, whole, .. } = part;
+        let offset = part.offset;
         let replaces = launch.replaces.start + offset..launch.replaces.end + offset;
-        let line = 1 + whole.get(..replaces.start).unwrap_or_default().matches('\n').count();
+        self.places.push((self.lines.at(replaces.start), command.may_not_run));
         self.edits.push((replaces, launch.line.clone()));
-        self.places.push((line, command.may_not_run));
         let redirected = self.without_redirections(part, command);
         launch.notes.extend(redirected.note);
         // A profile has no place for a file or an input.
@@ -304,8 +270,18 @@ impl Script {
         }
         item.runs_python = ["python", "python3", "pip", "pip3"].contains(&first.as_str());
         let program = command.words.first().is_some_and(|word| !word.is_plain());
-        if program || first == "eval" {
-            self.runs_a_variable(part.whole, &words, &mut item);
+        let composes = program || first == "eval";
+        let starts = ["srun", "mpirun", "mpiexec", "bash", "sh", "nohup", "exec", "ssh"];
+        let runs = (composes || starts.contains(&first.as_str()))
+            && self.runs_a_variable(part.whole, &words);
+        if runs {
+            item.class = Class::Kept;
+            item.runs_launch = true;
+            item.why = text!("runs the launch line of a variable", "运行变量中的启动命令");
+        } else if composes {
+            if item.class == Class::Kept {
+                (item.class, item.why) = composed();
+            }
         } else if let Some((at, script)) = shell_script(&words, &first, &source) {
             self.nested(part, command, at, script, &mut item);
         } else if (first == "alias" && names_a_launcher(&words.join(" ").replace('=', " ")))
@@ -315,88 +291,6 @@ impl Script {
             (item.class, item.why) = composed();
         }
         item
-    }
-
-    /// `$CMD …`, `eval $CMD`
-    fn runs_a_variable(&self, whole: &str, words: &[String], item: &mut Item) {
-        let text = words.join(" ");
-        let names = |text: &str, name: &str| {
-            text.contains(&format!("${name}")) || text.contains(&format!("${{{name}"))
-        };
-        let mut made: Vec<&str> = Vec::new();
-        for before in self.items.iter().filter(|item| !item.assigns.is_empty()) {
-            let source = whole.get(before.span.clone()).unwrap_or_default();
-            if !before.launches.is_empty() || made.iter().any(|name| names(source, name)) {
-                made.extend(before.assigns.iter().map(String::as_str));
-            }
-        }
-        if made.iter().any(|name| names(&text, name)) {
-            item.class = Class::Kept;
-            item.why = text!("runs the launch line of a variable", "运行变量中的启动命令");
-        } else if item.class == Class::Kept {
-            (item.class, item.why) = composed();
-        }
-    }
-
-    /// Launches in `$(…)`, whose output the script reads.
-    fn substitutions(&mut self, part: Part<'_>, command: &ShellCommand, item: &mut Item) {
-        for span in &command.spans {
-            for place in commands_in(part.text.get(span.clone()).unwrap_or_default()) {
-                let place = span.start + place.start..span.start + place.end;
-                let inside = part.inside(place, false);
-                if names_a_launcher(inside.text) {
-                    self.follow(inside, item);
-                }
-            }
-        }
-    }
-
-    /// Reads a part inside a command; gives its first launch, whose command is replaced with it.
-    fn follow(&mut self, part: Part<'_>, item: &mut Item) -> Option<usize> {
-        let known = self.launches.len();
-        self.items.push(Item::new(0..0, item.class, item.why.clone(), item.depth));
-        self.commands(part);
-        let launches = self.items.pop().map(|it| it.launches).unwrap_or_default();
-        if self.launches.len() == known {
-            return None;
-        }
-        item.launches.extend(launches);
-        item.class = Class::Replaced;
-        item.why = self.inside();
-        Some(known)
-    }
-
-    /// The reason of a line with the last launch inside it.
-    fn inside(&self) -> Text {
-        let inside = self.launches.last().map(|launch| (launch.launcher, launch.line.trim_end()));
-        let (from, to) = inside.unwrap_or_default();
-        text!("{from} in it becomes `{to} …`", "其中的 {from} 改为 `{to} …`")
-    }
-
-    /// The script in a word, such as that of `bash -c`.
-    fn nested(
-        &mut self,
-        part: Part<'_>,
-        command: &ShellCommand,
-        at: usize,
-        script: Range<usize>,
-        item: &mut Item,
-    ) {
-        let Some(start) = command.spans.get(at).map(|span| span.start) else { return };
-        let before = part.text.get(start..start + script.start);
-        let is_double = before.is_some_and(|before| before.ends_with('"'));
-        let inside = part.inside(start + script.start..start + script.end, is_double);
-        if part.deep >= DEEPEST || !names_a_launcher(inside.text) {
-            return;
-        }
-        let Some(first) = self.follow(inside, item) else {
-            (item.class, item.why) = composed();
-            return;
-        };
-        let redirected = self.without_redirections(part, command);
-        if let Some(launch) = self.launches.get_mut(first) {
-            launch.notes.extend(redirected.note);
-        }
     }
 
     fn assigned(
@@ -502,7 +396,7 @@ impl Script {
 }
 
 impl Item {
-    fn new(span: Range<usize>, class: Class, why: Text, depth: usize) -> Item {
+    pub(crate) fn new(span: Range<usize>, class: Class, why: Text, depth: usize) -> Item {
         Item {
             span,
             class,
@@ -512,6 +406,7 @@ impl Item {
             exports: false,
             depth,
             operator: String::new(),
+            runs_launch: false,
             runs_python: false,
             pinned: false,
             environment: None,

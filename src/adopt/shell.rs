@@ -31,13 +31,25 @@ pub struct ShellCommand {
 }
 
 /// An unclosed quote or expansion, at this line of the script (from 0).
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unclosed {
     pub line: usize,
+    /// How it begins: `'`, `$(`.
+    pub open: &'static str,
+    /// Place in bytes of the word with it.
+    pub(crate) at: usize,
 }
 
 /// The commands of a script, in order; lines count from 0.
 pub fn commands(script: &str) -> Result<Vec<ShellCommand>, Unclosed> {
+    match commands_before(script) {
+        (commands, None) => Ok(commands),
+        (_, Some(unclosed)) => Err(unclosed),
+    }
+}
+
+/// The commands before the first quote or expansion that is never closed, and that one.
+pub(crate) fn commands_before(script: &str) -> (Vec<ShellCommand>, Option<Unclosed>) {
     // No mark is from the script.
     let script = script.replace([EXPANDED, SPACE, '\0'], "\u{FFFD}");
     let mut reader = Reader::default();
@@ -47,8 +59,8 @@ pub fn commands(script: &str) -> Result<Vec<ShellCommand>, Unclosed> {
         let before = script.get(at..token.at).unwrap_or_default();
         at = token.at + token.text.len();
         line += before.matches('\n').count();
-        if token.unclosed {
-            return Err(Unclosed { line });
+        if let Some(open) = token.unclosed {
+            return (reader.found, Some(Unclosed { line, open, at: token.at }));
         }
         match token.kind {
             TokenKind::Word if array => {
@@ -103,7 +115,7 @@ pub fn commands(script: &str) -> Result<Vec<ShellCommand>, Unclosed> {
     if let Some((_last, others)) = found.split_last_mut() {
         others.iter_mut().for_each(|command| command.shell_stays = true);
     }
-    Ok(found)
+    (found, None)
 }
 
 /// `${…}` or `$(…)` with its words kept together.
@@ -135,26 +147,38 @@ struct Reader {
     command: ShellCommand,
     found: Vec<ShellCommand>,
     open: Vec<Open>,
+    /// Number of them that are not a group, so that what is in them may not run.
+    uncertain: usize,
     after_or: bool,
 }
 
 impl Reader {
+    fn opens(&mut self, open: Open) {
+        self.uncertain += usize::from(open != Open::Group);
+        self.open.push(open);
+    }
+
+    fn closes(&mut self) {
+        let closed = self.open.pop();
+        self.uncertain -= usize::from(closed.is_some_and(|open| open != Open::Group));
+    }
+
     fn end_word(&mut self) {
         let Some((text, line, span)) = self.word.take() else { return };
         if self.command.words.is_empty() {
             match (text.as_str(), self.open.last()) {
                 ("if" | "for" | "while" | "until" | "case" | "select", _) => {
-                    self.open.push(Open::Branch);
+                    self.opens(Open::Branch);
                 }
-                ("function", _) => self.open.push(Open::FunctionName),
+                ("function", _) => self.opens(Open::FunctionName),
                 ("{", Some(Open::FunctionName)) => {
-                    self.open.pop();
-                    self.open.push(Open::Function);
+                    self.closes();
+                    self.opens(Open::Function);
                 }
-                ("{", _) => self.open.push(Open::Group),
+                ("{", _) => self.opens(Open::Group),
                 ("fi" | "done" | "esac", Some(Open::Branch))
                 | ("}", Some(Open::Function | Open::Group)) => {
-                    self.open.pop();
+                    self.closes();
                 }
                 _ => {}
             }
@@ -185,8 +209,7 @@ impl Reader {
         let mut command = std::mem::take(&mut self.command);
         let is_function = operator == "()" && !command.words.is_empty();
         if !command.words.is_empty() {
-            let certain = self.open.iter().all(|open| *open == Open::Group);
-            command.may_not_run = !certain || self.after_or;
+            command.may_not_run = self.uncertain > 0 || self.after_or;
             // `&&` and `||` end in the last command.
             command.shell_stays = matches!(operator, "|" | "&");
             operator.clone_into(&mut command.operator);
@@ -194,7 +217,7 @@ impl Reader {
             self.found.push(command);
         }
         if is_function {
-            self.open.push(Open::FunctionName);
+            self.opens(Open::FunctionName);
         }
         self.after_or = operator == "||";
     }
@@ -455,10 +478,10 @@ mod tests {
 
     #[test]
     fn unclosed_quotes_are_named() {
-        for script in ["a 'b", "a \"b", "\n a $(b", "a `b"] {
-            assert!(commands(script).is_err(), "{script}");
+        for (script, open) in [("a 'b", "'"), ("a \"b", "\""), ("\n a $(b", "$("), ("a `b", "`")] {
+            assert_eq!(commands(script).map_err(|unclosed| unclosed.open), Err(open), "{script}");
         }
-        assert_eq!(commands("a\nb 'c\n"), Err(Unclosed { line: 1 }));
+        assert_eq!(commands("a\nb 'c\n"), Err(Unclosed { line: 1, open: "'", at: 4 }));
     }
 
     #[test]

@@ -5,13 +5,17 @@
 use std::collections::BTreeMap;
 
 use settings::launchers::{FlagField, LauncherKind};
+use text::lang::Text;
 use text::text;
 
 use crate::classes::{Note, NoteKind};
 use crate::values::{Expanded, Values, origin};
 
+/// Gives the text of a file that a launcher names, or why there is none.
+pub(crate) type Files<'a> = &'a dyn Fn(&str) -> Result<String, Text>;
+
 /// What is known of the surroundings.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Around<'a> {
     pub(crate) values: &'a Values,
     /// Nodes that `#SBATCH` asks for; 0 outside of Slurm.
@@ -20,6 +24,8 @@ pub(crate) struct Around<'a> {
     pub(crate) profile: &'a str,
     /// Arguments of the engine that the profile holds already; empty: none.
     pub(crate) engine_args: &'a [String],
+    /// Gives the text of a file that a launcher names.
+    pub(crate) files: Files<'a>,
     /// The script is in double quotes, so what is inserted may have none.
     pub(crate) quoted: bool,
 }

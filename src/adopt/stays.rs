@@ -119,6 +119,7 @@ impl Script {
         let launches = launches.join("\n");
         let mut kept = Vec::new();
         let (mut beside, mut last) = (false, "");
+        let mut feeds_launch = false;
         for (at, item) in self.items.iter().enumerate() {
             let source = source(item);
             let first = base(source.split_whitespace().next().unwrap_or_default());
@@ -131,6 +132,9 @@ impl Script {
                 }),
                 "bash" | "sh" | "zsh" | "dash" if names_a_launcher(last) => Some(Text::same("")),
                 _ if item.class != Class::Unnecessary => None,
+                "tee" if !feeds_launch => {
+                    Some(text!("it writes what another program says", "它写入的是其他程序的输出"))
+                }
                 "tee" => {
                     let files = source.split_whitespace().skip(1);
                     let mut files = files.filter(|word| !word.starts_with(['-', '>', '2']));
@@ -155,6 +159,7 @@ impl Script {
                 }
                 _ => None,
             };
+            feeds_launch = item.operator == "|" && (item.runs_launch || !item.launches.is_empty());
             beside |= item.operator == "&" && item.launches.is_empty();
             last = if item.operator == "|" && item.launches.is_empty() { source } else { "" };
             kept.extend(why.map(|why| (at, why, !item.assigns.is_empty())));

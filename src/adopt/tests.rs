@@ -3,7 +3,16 @@
 use super::*;
 use classes::Class;
 
+mod files;
 mod losses;
+
+const NONE: Files<'_> = &|_| Err(text!("none is here", "此处没有"));
+
+/// A script that names these files.
+pub(crate) fn adopted_with(script: &str, files: Files<'_>) -> Adopted {
+    let read = Adopted::of_script("a.sh", script, files);
+    read.unwrap_or_else(|why| panic!("{}: {script}", why.en))
+}
 
 const SCRIPT: &str = "\
 #!/bin/bash
@@ -32,7 +41,7 @@ fn class_of(adopted: &Adopted, line: usize) -> Class {
 
 #[test]
 fn every_line_has_its_class() {
-    let adopted = Adopted::of_script("train.sh", SCRIPT).expect("a launch");
+    let adopted = Adopted::of_script("train.sh", SCRIPT, NONE).expect("a launch");
     for (line, class) in [
         (2, Class::Unnecessary),
         (3, Class::Unnecessary),
@@ -51,8 +60,8 @@ fn every_line_has_its_class() {
     }
     let line =
         "    nohup ranklaunch --nproc-per-node 2 --master-port $PORT -- train.py --seed $seed &\n";
-    assert!(adopted.script.contains(line), "{}", adopted.script);
-    assert!(adopted.profile.is_none());
+    assert!(adopted.answers[0].script.contains(line), "{}", adopted.answers[0].script);
+    assert!(adopted.answers[0].profile.is_none());
 }
 
 #[test]
@@ -85,8 +94,8 @@ fn launches_are_found_behind_anything() {
         ("deepspeed --include localhost:1,2 a.py", "CUDA_VISIBLE_DEVICES=1,2 ranklaunch -- a.py"),
         ("torchrun $OPTIONS a.py", "ranklaunch --nproc-per-node 1 $OPTIONS -- a.py"),
     ] {
-        let adopted = Adopted::of_script("a.sh", script).expect(script);
-        assert_eq!(adopted.script, line, "{script}");
+        let adopted = Adopted::of_script("a.sh", script, NONE).expect(script);
+        assert_eq!(adopted.answers[0].script, line, "{script}");
     }
     for none in [
         "echo torchrun a.py",
@@ -96,7 +105,7 @@ fn launches_are_found_behind_anything() {
         "python a.py",
         "",
     ] {
-        assert!(Adopted::of_script("a.sh", none).is_none(), "{none}");
+        assert!(Adopted::of_script("a.sh", none, NONE).is_err(), "{none}");
     }
 }
 
@@ -128,10 +137,22 @@ spec:
           sleep 5
           torchrun --nproc_per_node=2 eval.py
 ";
-    let adopted = Adopted::of_manifest("job.yaml", manifest).expect("a launch");
-    let expected = "command: [\"ranklaunch\", \"--nproc-per-node\", \"4\", \"--\", \"train.py\", \"$(ARG)\"]\n\
-        ranklaunch --nproc-per-node 2 -- eval.py\n";
-    assert_eq!(adopted.script, expected);
+    let adopted = Adopted::of_manifest("job.yaml", manifest, NONE).expect("a launch");
+    let answers: Vec<(&str, &str)> = adopted
+        .answers
+        .iter()
+        .map(|one| (one.containers[0].as_str(), one.script.as_str()))
+        .collect();
+    assert_eq!(
+        answers,
+        [
+            (
+                "pytorch",
+                "command: [\"ranklaunch\", \"--nproc-per-node\", \"4\", \"--\", \"train.py\", \"$(ARG)\"]\n"
+            ),
+            ("other", "ranklaunch --nproc-per-node 2 -- eval.py\n"),
+        ]
+    );
     for (line, class) in [
         (1, Class::Kept),
         (7, Class::Replaced),
@@ -142,19 +163,4 @@ spec:
         let found = adopted.lines.iter().filter(|one| (one.first..=one.last).contains(&line));
         assert!(found.into_iter().any(|one| one.class == class), "line {line}");
     }
-}
-
-#[test]
-fn config_of_another_machine_is_wrong() {
-    let mut adopted = Adopted::of_script("a.sh", "accelerate launch --config_file x.yaml a.py")
-        .expect("a launch");
-    assert_eq!(adopted.config_files(), ["x.yaml"]);
-    let before = adopted.lines.len();
-    adopted.add_config("x.yaml", "distributed_type: FSDP\nnum_machines: 1\nmachine_rank: 0\n");
-    assert_eq!(adopted.lines.len(), before);
-    let config =
-        "distributed_type: FSDP\nnum_machines: 2\nnum_processes: 16\nmain_process_ip: null\n";
-    adopted.add_config("x.yaml", config);
-    let wrong = adopted.lines.iter().find(|line| line.class == Class::Wrong).expect("a mistake");
-    assert!(wrong.why.en.contains("num_machines 2, num_processes 16"), "{}", wrong.why.en);
 }

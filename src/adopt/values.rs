@@ -117,7 +117,9 @@ impl Values {
                 // A shell leaves quotes in a value as they are, and splits at IFS.
                 let quotes = |text: &str| text.contains(['\'', '"', '\\']);
                 let is_split = inner.len() > 1 && self.known.contains_key("IFS");
-                if is_split || inner.iter().any(|token| token.unclosed || quotes(token.text)) {
+                if is_split
+                    || inner.iter().any(|token| token.unclosed.is_some() || quotes(token.text))
+                {
                     return vec![Expanded { source: word.to_owned(), value: None, several: true }];
                 }
                 let is_option = inner.first().is_some_and(|token| token.text.starts_with('-'));

@@ -2,23 +2,37 @@
 
 use super::{LintSeverity, Manifest, lint};
 use crate::launches::Profiles;
-use adopt::Adopted;
+use adopt::{Adopted, InputKind};
 use text::lang::Text;
 use text::text;
 
-/// What replaces a file. None: no line of it is a launch.
-pub fn adopted(name: &str, text: &str, profiles: Profiles) -> Option<Adopted> {
-    let adopted = match is_yaml(name, text) {
-        true => Adopted::of_manifest(name, text)?,
-        false => Adopted::of_script(name, text)?,
-    };
-    Some(judged(adopted, name, text, profiles))
+/// What replaces a file. `files` gives the text of a file of accelerate that it names, or why there is none.
+///
+/// # Errors
+/// No line of it is a launch.
+pub fn adopted(
+    name: &str,
+    text: &str,
+    files: &dyn Fn(&str) -> Result<String, Text>,
+    profiles: Profiles,
+) -> Result<Adopted, Text> {
+    let adopted = Adopted::of(name, text, files)?;
+    // A launch line makes a script of a file that nothing else tells.
+    let is_script = InputKind::of(name, text) == InputKind::Unknown;
+    Ok(judged(adopted, if is_script { "line.sh" } else { name }, text, profiles))
 }
 
-/// What replaces a command line. None: it is no launch.
-pub fn adopted_line(words: &[String], profiles: Profiles) -> Option<Adopted> {
-    let (adopted, line) = Adopted::of_command(words)?;
-    Some(judged(adopted, "line.sh", &line, profiles))
+/// What replaces a command line.
+///
+/// # Errors
+/// It is no launch.
+pub fn adopted_line(
+    words: &[String],
+    files: &dyn Fn(&str) -> Result<String, Text>,
+    profiles: Profiles,
+) -> Result<Adopted, Text> {
+    let (adopted, line) = Adopted::of_command(words, files)?;
+    Ok(judged(adopted, "line.sh", &line, profiles))
 }
 
 fn judged(mut adopted: Adopted, name: &str, text: &str, profiles: Profiles) -> Adopted {
@@ -32,10 +46,4 @@ fn judged(mut adopted: Adopted, name: &str, text: &str, profiles: Profiles) -> A
         adopted.add_wrong(found.line, text!("{en}; {hint} ({id})", "{zh}；{hint_zh}（{id}）"));
     }
     adopted
-}
-
-fn is_yaml(name: &str, text: &str) -> bool {
-    let end = name.rsplit_once('.').map(|(_, end)| end).unwrap_or_default();
-    let has_key = |key: &str| text.lines().any(|line| line.starts_with(key));
-    matches!(end, "yaml" | "yml") || has_key("apiVersion:") || has_key("services:")
 }

@@ -19,7 +19,7 @@ mod scripts;
 mod workload;
 mod workload_kinds;
 
-pub use adopt::Adopted;
+pub use adopt::{Adopted, InputKind, text_of};
 pub use adopted::{adopted, adopted_line};
 pub use rules::RULES;
 pub use scene::{Finding, LintSeverity};
@@ -159,8 +159,7 @@ pub fn lint(manifests: &[Manifest], node_memory: Option<u64>, profiles: Profiles
 /// A script or a Compose file as a manifest; None: the file is one.
 fn as_manifest(file: &Manifest) -> Option<Rewritten> {
     let bytes = file.bytes.get(..file.bytes.len().min(LARGEST))?;
-    let text = std::str::from_utf8(bytes).ok()?;
-    Rewritten::of(&file.name, text.strip_prefix('\u{FEFF}').unwrap_or(text))
+    Rewritten::of(&file.name, text_of(bytes).ok()?)
 }
 
 /// The documents of a file; adds a refusal for each that cannot be read.
@@ -175,15 +174,17 @@ fn read(
         let most = shown_bytes(LARGEST as u64);
         return refused(1, &text!("larger than {most}", "大于 {most}"));
     }
-    let text = match std::str::from_utf8(bytes) {
+    let text = match text_of(bytes) {
         Ok(text) => text,
-        Err(error) => {
-            let before = bytes.iter().take(error.valid_up_to());
-            let line = 1 + before.filter(|byte| **byte == b'\n').count();
-            return refused(line, &text!("not UTF-8", "不是 UTF-8"));
-        }
+        Err((line, why)) => return refused(line, &why),
     };
-    let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
+    if InputKind::of(name, text) == InputKind::Profile {
+        let why = text!(
+            "a profile of ranklaunch, which `ranklaunch profile check` reads",
+            "这是 ranklaunch 的配置文件，请用 `ranklaunch profile check` 检查"
+        );
+        return refused(1, &why);
+    }
     let documents = yaml::documents(text);
     findings.at(file, Id::YamlDuplicateKey);
     for duplicate in documents.duplicates {

@@ -8,7 +8,9 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use text::yaml::{self, Node};
+use adopt::shell::is_name;
+use adopt::{ContainerWord, InputKind, Service, services};
+use text::yaml;
 use verdict::Id;
 
 /// The rules about commands, sizes and variables.
@@ -20,6 +22,7 @@ pub(super) const RULES_OF_SCRIPTS: &[Id] = &[
     Id::ProfileSelect,
     Id::MasterSelf,
     Id::CommandCut,
+    Id::CommandString,
     Id::CommandRefused,
     Id::CommandUnread,
 ];
@@ -35,16 +38,18 @@ impl Rewritten {
     /// None: the file is a manifest already.
     pub(super) fn of(name: &str, text: &str) -> Option<Rewritten> {
         let mut rewritten = Rewritten { text: String::new(), lines: Vec::new() };
-        if is_script(name, text) {
-            rewritten.container(1);
-            rewritten.line("    command: [bash, -c]", 1);
-            rewritten.script(text, |at| at + 1);
-            return Some(rewritten);
-        }
-        let root = yaml::document(text)?;
-        let services = root.get("services").filter(|_| root.get("kind").is_none())?;
-        for (_, key, service) in services.entries() {
-            rewritten.service(key.line, service);
+        match InputKind::of(name, text) {
+            InputKind::Script => {
+                rewritten.container(1);
+                rewritten.line("    command: [bash, -c]", 1);
+                rewritten.line("    args:", 1);
+                rewritten.script(text, |at| at + 1);
+            }
+            InputKind::Compose => {
+                let root = yaml::document(text)?;
+                services(&root).iter().for_each(|service| rewritten.service(service));
+            }
+            _ => return None,
         }
         Some(rewritten)
     }
@@ -75,7 +80,6 @@ impl Rewritten {
 
     /// A script as a literal block, which keeps its lines.
     fn script(&mut self, text: &str, line: impl Fn(usize) -> usize) {
-        self.line("    args:", line(0));
         self.line("    - |", line(0));
         // The first line gives the indentation.
         self.line("      #", line(0));
@@ -86,54 +90,60 @@ impl Rewritten {
         }
     }
 
-    fn service(&mut self, of: usize, service: &Node) {
-        self.container(of);
+    fn service(&mut self, service: &Service) {
         let string = |text: &str| Value::String(text.to_owned()).to_string();
-        for (key, target) in [("entrypoint", "command"), ("command", "args")] {
-            match service.get(key) {
-                Some(node) if !node.list().is_empty() => {
-                    self.line(&format!("    {target}:"), node.line);
-                    for item in node.list() {
-                        let word = item.text().unwrap_or_default().replace("$$", "$");
-                        self.line(&format!("    - {}", string(&word)), item.line);
-                    }
+        self.container(service.line);
+        if !service.words.is_empty() {
+            self.line("    command:", service.line);
+        }
+        for word in &service.words {
+            match word.text.contains('\n') {
+                true => {
+                    let text = word.text.replace("$$", "$");
+                    self.script(&text, |at| ContainerWord::line_of(word, at));
                 }
-                Some(node) if node.text().is_some() => {
-                    // Compose splits a text into words, as a shell does.
-                    if target == "args" {
-                        self.line("    command: [bash, -c]", node.line);
-                    }
-                    self.script(node.text().unwrap_or_default(), |at| node.line_of(at));
+                false => {
+                    let text = as_in_a_pod(&word.text, service);
+                    self.line(&format!("    - {}", string(&text)), word.line_of(0));
                 }
-                _ => {}
             }
         }
-        let Some(variables) = service.get("environment") else { return };
-        self.line("    env:", variables.line);
-        let mut found: Vec<(String, String, usize)> = Vec::new();
-        for (name, key, value) in variables.entries() {
-            found.push((name.to_owned(), value.text().unwrap_or_default().to_owned(), key.line));
+        if !service.variables.is_empty() {
+            self.line("    env:", service.line);
         }
-        for item in variables.list() {
-            if let Some((name, value)) = item.text().and_then(|text| text.split_once('=')) {
-                found.push((name.to_owned(), value.to_owned(), item.line));
-            }
-        }
-        for (name, value, line) in found {
-            self.line(
-                &format!("    - {{name: {}, value: {}}}", string(&name), string(&value)),
-                line,
-            );
+        for variable in &service.variables {
+            let value = variable.value.as_deref().unwrap_or_default();
+            let (name, value) = (string(&variable.name), string(value));
+            self.line(&format!("    - {{name: {name}, value: {value}}}"), variable.first);
         }
     }
 }
 
-/// By its name, its first line, or the lines that a batch system reads.
-fn is_script(name: &str, text: &str) -> bool {
-    const ENDS: &[&str] = &["sh", "bash", "sbatch", "slurm", "pbs", "lsf"];
-    let end = name.rsplit_once('.').map(|(_, end)| end).unwrap_or_default();
-    let first = text.lines().next().unwrap_or_default();
-    ENDS.contains(&end) || (first.starts_with("#!") && first.contains("sh"))
+/// Compose replaces `$NAME` and `${NAME:-…}` by variables of its caller, and gives a container `$` for `$$`. A word with
+/// the former is unknown, as one with `$(NAME)` in a pod is where the container has no such variable.
+fn as_in_a_pod(text: &str, service: &Service) -> String {
+    let own = |name: &str| service.variables.iter().any(|variable| variable.name == name);
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once('$') {
+        out.push_str(before);
+        let inside = after.strip_prefix('{').and_then(|inside| inside.split_once('}'));
+        let (form, left) = inside.unwrap_or_else(|| {
+            let end = after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+            after.split_at(end.unwrap_or(after.len()))
+        });
+        let name = form.split([':', '-', '?', '+']).next().unwrap_or(form);
+        match is_name(name) && !own(name) {
+            true => {
+                let _ = write!(out, "$({name})");
+                rest = left;
+            }
+            false => {
+                out.push('$');
+                rest = after.strip_prefix('$').unwrap_or(after);
+            }
+        }
+    }
+    out + rest
 }
 
 #[cfg(test)]
@@ -155,6 +165,42 @@ mod tests {
     fn manifests_stay_as_they_are() {
         assert!(Rewritten::of("a.yaml", "kind: Pod\nservices: {}\n").is_none());
         assert!(Rewritten::of("a.yaml", "services:\n  a: {command: torchrun x.py}\n").is_some());
+    }
+
+    #[test]
+    fn compose_variables_are_unknown() {
+        let file = "services:\n  a:\n    environment: {OWN: b}\n    command: [x]\n";
+        let services = services(&yaml::document(file).expect("YAML"));
+        for (text, expected) in [
+            ("--n=${N:-2} $M", "--n=$(N) $(M)"),
+            ("$$N $${M}", "$N ${M}"),
+            ("${OWN} $OWN", "${OWN} $OWN"),
+            ("${N $", "${N $"),
+            ("5$ ${} ü$", "5$ ${} ü$"),
+        ] {
+            assert_eq!(as_in_a_pod(text, &services[0]), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn compose_command_lines_are_whole() {
+        for form in [
+            "entrypoint: bash -c \"export NCCL_TIMEOUT=5; torchrun x.py\"",
+            "entrypoint: bash -c\n    command: '\"export NCCL_TIMEOUT=5; torchrun x.py\"'",
+            "entrypoint: [bash, -c]\n    command: [\"export NCCL_TIMEOUT=5; torchrun x.py\"]",
+        ] {
+            let manifest = crate::Manifest {
+                name: "compose.yaml".to_owned(),
+                bytes: format!("services:\n  a:\n    {form}\n").into_bytes(),
+            };
+            let found = crate::lint(&[manifest], None, settings::EMBEDDED).findings;
+            let ids: Vec<Id> = found.iter().map(|one| one.id).collect();
+            assert_eq!(ids, [Id::EnvNccl], "{form}: {found:?}");
+        }
+        let lost = b"services:\n  a:\n    entrypoint: [sh, -c]\n    command: torchrun x.py\n";
+        let manifest = crate::Manifest { name: "compose.yaml".to_owned(), bytes: lost.to_vec() };
+        let found = crate::lint(&[manifest], None, settings::EMBEDDED).findings;
+        assert!(found.iter().any(|one| one.id == Id::CommandString && one.line == 4), "{found:?}");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -38,6 +38,44 @@ pub fn open(path: &Path) -> io::Result<(File, u64)> {
 // Without NONBLOCK, open(2) of a FIFO waits for a writer.
 const READ: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+
+/// The first `most` bytes of a file that a user named, which may be a pipe that a program writes to, as `<(…)` is.
+///
+/// # Errors
+/// The file cannot be read, is neither a regular file nor a pipe, or is a pipe to which nobody writes.
+pub fn read_or_pipe(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = File::from(rustix::fs::open(path, READ, Mode::empty())?);
+    let kind = file.metadata()?.file_type();
+    if !kind.is_fifo() && !kind.is_file() {
+        let why = match kind.is_dir() {
+            true => text!("it is a folder", "它是目录"),
+            false => {
+                text!("it is neither a file nor a pipe", "它既不是普通文件，也不是管道")
+            }
+        };
+        return Err(failure(io::ErrorKind::InvalidInput, why));
+    }
+    let mut bytes = Vec::new();
+    let mut left = file.take(most);
+    loop {
+        match left.read_to_end(&mut bytes) {
+            // Without a writer a pipe is at its end at once.
+            Ok(_) if bytes.is_empty() && kind.is_fifo() => {
+                let why = text!(
+                    "it is a pipe to which nobody writes; start its writer first, or give `-` and write to standard input",
+                    "它是没有写入者的管道；请先启动写入者，或用 `-` 从标准输入读取"
+                );
+                return Err(failure(io::ErrorKind::InvalidInput, why));
+            }
+            Ok(_) => return Ok(bytes),
+            // It has a writer, so its end will come.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                rustix::fs::fcntl_setfl(left.get_ref(), OFlags::empty())?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
 
 fn regular(opened: OwnedFd) -> io::Result<(File, u64)> {
     let file = File::from(opened);
@@ -203,6 +241,33 @@ mod tests {
             assert!(read(&at(name), 4).is_err(), "{name}");
         }
         assert!(read(Path::new("/dev/zero"), 4).is_err(), "a device");
+    }
+
+    #[test]
+    fn pipes_are_read_if_somebody_writes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RWXU).expect("a FIFO");
+        let why = read_or_pipe(&fifo, 9).expect_err("nobody writes");
+        assert!(why.to_string().contains("nobody writes"), "{why}");
+        for name in [folder.path(), Path::new("/dev/zero"), Path::new("/none")] {
+            assert!(read_or_pipe(name, 9).is_err(), "{}", name.display());
+        }
+        // A writer that has gone, one that has more than is read, and one that writes more than a pipe holds.
+        for (lines, most, has_gone) in [(9, 1 << 20, true), (9, 20, true), (90_000, 1 << 21, false)]
+        {
+            let (reader, mut writer) = io::pipe().expect("a pipe");
+            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+            let text = "torchrun a.py\n".repeat(lines);
+            let written = text.clone();
+            let writing = std::thread::spawn(move || writer.write_all(written.as_bytes()));
+            let reading = || read_or_pipe(Path::new(&path), most).expect("read");
+            let early = (!has_gone).then(reading);
+            writing.join().expect("ended").expect("written");
+            let read = early.unwrap_or_else(reading);
+            let most = usize::try_from(most).expect("small").min(text.len());
+            assert!(read == text.as_bytes()[..most], "{} of {}", read.len(), text.len());
+        }
     }
 
     #[test]

@@ -235,7 +235,8 @@ fn commands(script: &str, depth: u32) -> Vec<Vec<OsString>> {
                 all.extend(inner.flat_map(|part| commands(part.text, depth)));
                 let word = shell::bare(token.text);
                 // A quote without its end is no part of an argument.
-                let word = if token.unclosed { word.replace(['\'', '"'], "") } else { word };
+                let unclosed = token.unclosed.is_some();
+                let word = if unclosed { word.replace(['\'', '"'], "") } else { word };
                 command.push(OsString::from(word));
             }
             TokenKind::Control | TokenKind::Redirection => all.push(std::mem::take(&mut command)),

@@ -10,8 +10,8 @@ pub struct Token<'a> {
     pub kind: TokenKind,
     pub at: usize,
     pub text: &'a str,
-    /// A quote or an expansion begins here and never ends.
-    pub unclosed: bool,
+    /// The quote or expansion that begins here and never ends.
+    pub unclosed: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,14 +70,22 @@ const REDIRECTIONS: [&str; 6] = ["<<<", "&>", ">&", "<&", "<", ">"];
 /// After so many searches for an end that does not come, each over the whole rest of the text, no more are made.
 const MOST_UNCLOSED: usize = 64;
 
+/// The quotes and expansions without an end.
+#[derive(Default)]
+struct Unclosed {
+    number: usize,
+    /// The first one of the current token.
+    first: Option<&'static str>,
+}
+
 /// The tokens of a script, in order.
 pub fn tokens(script: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut delimiters: Vec<String> = Vec::new();
-    let (mut at, mut unclosed) = (0, 0);
+    let (mut at, mut unclosed) = (0, Unclosed::default());
     while let Some((rest, c)) = script.get(at..).and_then(|rest| Some((rest, rest.chars().next()?)))
     {
-        let before = unclosed;
+        unclosed.first = None;
         let (kind, length) = if c == '#' {
             (TokenKind::Comment, rest.find('\n').unwrap_or(rest.len()))
         } else if rest.starts_with("\\\n") || rest == "\\" {
@@ -108,13 +116,13 @@ pub fn tokens(script: &str) -> Vec<Token<'_>> {
             }
         };
         let text = rest.get(..length).unwrap_or_default();
-        tokens.push(Token { kind, at, text, unclosed: unclosed > before });
+        tokens.push(Token { kind, at, text, unclosed: unclosed.first });
         at += length;
         if c == '\n' {
             for delimiter in delimiters.drain(..) {
                 let rest = script.get(at..).unwrap_or_default();
                 let (text, length) = document(rest, &delimiter);
-                tokens.push(Token { kind: TokenKind::Document, at, text, unclosed: false });
+                tokens.push(Token { kind: TokenKind::Document, at, text, unclosed: None });
                 at += length;
             }
         }
@@ -135,13 +143,13 @@ fn document<'a>(text: &'a str, delimiter: &str) -> (&'a str, usize) {
 }
 
 /// Length in bytes of the word at the start, perhaps 0.
-fn word_length(text: &str, unclosed: &mut usize) -> usize {
+fn word_length(text: &str, unclosed: &mut Unclosed) -> usize {
     read(text, false, true, unclosed).1
 }
 
 /// The parts of a word, or of a text in double quotes.
 pub fn parts(word: &str, quoted: bool) -> Vec<Part<'_>> {
-    read(word, quoted, false, &mut 0).0
+    read(word, quoted, false, &mut Unclosed::default()).0
 }
 
 /// The parts at the start of a text, and their length in bytes: to the end, or to a bare blank or operator.
@@ -149,7 +157,7 @@ fn read<'a>(
     text: &'a str,
     quoted: bool,
     one_word: bool,
-    unclosed: &mut usize,
+    unclosed: &mut Unclosed,
 ) -> (Vec<Part<'a>>, usize) {
     let mut parts = Vec::new();
     let (mut at, mut literal) = (0, 0);
@@ -177,20 +185,25 @@ fn read<'a>(
 }
 
 /// The quote or expansion at the start, and its whole length.
-fn part<'a>(text: &'a str, quoted: bool, unclosed: &mut usize) -> Option<(usize, Part<'a>)> {
+fn part<'a>(text: &'a str, quoted: bool, unclosed: &mut Unclosed) -> Option<(usize, Part<'a>)> {
     let known = if quoted { EXPANSIONS } else { OPENINGS.len() };
-    let (open, close, kind) =
-        *OPENINGS.iter().take(known).find(|(open, ..)| text.starts_with(open))?;
+    let (open, close, kind) = OPENINGS.iter().take(known).find(|it| text.starts_with(it.0))?;
+    let (close, kind) = (*close, *kind);
     let inside = text.as_bytes().get(open.len()..)?;
     let end = match close {
-        b'\'' | b'`' => closing(inside, close, open != "'"),
-        _ if *unclosed < MOST_UNCLOSED => enclosed(inside, close, quoted),
+        b'\'' | b'`' => closing(inside, close, *open != "'"),
+        _ if unclosed.number < MOST_UNCLOSED => enclosed(inside, close, quoted),
         _ => None,
     };
     let end = end.or_else(|| {
-        *unclosed += 1;
         // Perhaps only an expansion in the quotes has no end.
-        if close == b'"' { closing(inside, close, true) } else { None }
+        let end = if close == b'"' { closing(inside, close, true) } else { None };
+        let quoted = end.and_then(|end| text.get(open.len()..open.len() + end));
+        let expansions = OPENINGS.iter().take(EXPANSIONS);
+        let inner = quoted.and_then(|inside| expansions.clone().find(|it| inside.contains(it.0)));
+        unclosed.number += 1;
+        unclosed.first.get_or_insert(inner.map_or(*open, |(expansion, ..)| expansion));
+        end
     });
     let length = open.len() + end?;
     let at = if kind == PartKind::Parameter { 0..length } else { open.len()..length - 1 };
@@ -335,7 +348,7 @@ mod tests {
         ];
         for (script, expected) in cases {
             let found = tokens(script);
-            assert!(found.iter().all(|token| !token.unclosed), "{script}");
+            assert!(found.iter().all(|token| token.unclosed.is_none()), "{script}");
             let found: Vec<_> = found.iter().map(|token| (token.kind, token.text)).collect();
             assert_eq!(found, expected, "{script}");
         }
@@ -344,10 +357,11 @@ mod tests {
     #[test]
     fn openings_without_an_end_are_letters() {
         for (script, expected) in [
-            ("a 'b c", vec![("a", false), ("'b", true), ("c", false)]),
-            ("$(a b", vec![("$", true), ("(", false), ("a", false), ("b", false)]),
-            ("`a", vec![("`", true), ("a", false)]),
-            ("\"a $(b\" c", vec![("\"a $(b\"", true), ("c", false)]),
+            ("a 'b c", vec![("a", None), ("'b", Some("'")), ("c", None)]),
+            ("$(a b", vec![("$", Some("$(")), ("(", None), ("a", None), ("b", None)]),
+            ("`a", vec![("`", Some("`")), ("a", None)]),
+            ("\"a $(b\" c", vec![("\"a $(b\"", Some("$(")), ("c", None)]),
+            ("a\"b", vec![("a\"b", Some("\""))]),
         ] {
             let found = tokens(script);
             let found: Vec<_> = found.iter().map(|token| (token.text, token.unclosed)).collect();

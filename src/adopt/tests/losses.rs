@@ -3,18 +3,23 @@
 use super::*;
 
 fn adopted(script: &str) -> Adopted {
-    Adopted::of_script("a.sh", script).unwrap_or_else(|| panic!("a launch: {script}"))
+    adopted_with(script, NONE)
 }
 
 /// Lines around a launch, and whether the script that is printed still has the text.
 fn holds(cases: &[(&str, &str, bool)]) {
     for (script, part, stays) in cases {
         let adopted = adopted(script);
-        assert_eq!(adopted.script.contains(part), *stays, "{script}\n{}", adopted.script);
+        assert_eq!(
+            adopted.answers[0].script.contains(part),
+            *stays,
+            "{script}\n{}",
+            adopted.answers[0].script
+        );
         if *stays {
             let name = part.split('=').next().and_then(|it| it.rsplit(' ').next()).unwrap_or(part);
             assert!(
-                adopted.profile.as_ref().is_none_or(|profile| !profile.is_all
+                adopted.answers[0].profile.as_ref().is_none_or(|profile| !profile.is_all
                     || profile.text.contains(part.trim())
                     || profile.text.contains(name)),
                 "{script}"
@@ -73,6 +78,48 @@ fn files_that_other_lines_name_are_written() {
 }
 
 #[test]
+fn no_pipe_is_left_without_a_reader() {
+    let line = "L=\"torchrun a.py\"\n";
+    for (script, stays) in [
+        (format!("{line}$L 2>&1 | tee -a log\n"), "$L 2>&1\n"),
+        (format!("{line}srun bash -c \"$L\" | tee log\n"), "srun bash -c \"$L\"\n"),
+        ("pip install x | tee log\ntorchrun a.py".to_owned(), "pip install x | tee log\n"),
+        ("for i in 1 2; do torchrun a.py; done | tee log".to_owned(), "done | tee log"),
+    ] {
+        let adopted = adopted(&script);
+        let text = &adopted.answers[0].script;
+        assert!(text.contains(stays) && !text.contains("| :"), "{script}\n{text}");
+    }
+}
+
+#[test]
+fn launch_lines_of_variables_go_on_at_line_ends() {
+    let adopted = adopted(
+        "L=\"torchrun --nproc_per_node 2\n  --max_restarts 3 \\\n  --tee 3 \\\n  \"\n$L a.py\n",
+    );
+    let text = &adopted.answers[0].script;
+    assert_eq!(text, "L=\"ranklaunch --nproc-per-node 2 --max-restarts 3 -- \\\n  \"\n$L a.py\n");
+}
+
+#[test]
+fn launchers_behind_an_unknown_prefix_are_found() {
+    for (script, line) in [
+        (
+            "$PREFIX torchrun --nproc_per_node 2 a.py",
+            "$PREFIX ranklaunch --nproc-per-node 2 -- a.py",
+        ),
+        ("$(cmd) $X accelerate launch a.py", "$(cmd) $X ranklaunch --engine accelerate -- a.py"),
+    ] {
+        let adopted = adopted(script);
+        assert_eq!(adopted.answers[0].script, line);
+        assert!(adopted.answers[0].profile.is_none(), "the prefix is in no profile");
+    }
+    for none in ["$PREFIX echo torchrun a.py", "\"$PREFIX\" torchrun a.py"] {
+        assert!(Adopted::of_script("a.sh", none, NONE).is_err(), "{none}");
+    }
+}
+
+#[test]
 fn traps_and_kills_of_other_programs_stay() {
     holds(&[
         ("trap 'rm -rf /scratch/job; cp -r out /a' EXIT\ntorchrun a.py", "cp -r out", true),
@@ -107,8 +154,8 @@ fn waits_for_something_else_stay() {
 fn process_substitutions_are_one_word() {
     let script = "torchrun a.py < in.txt >> out.log 2> >(tee err.log)";
     let adopted = adopted(script);
-    assert_eq!(adopted.script, "ranklaunch --nproc-per-node 1 -- a.py < in.txt");
-    assert!(adopted.profile.is_none(), "the input has no place in a profile");
+    assert_eq!(adopted.answers[0].script, "ranklaunch --nproc-per-node 1 -- a.py < in.txt");
+    assert!(adopted.answers[0].profile.is_none(), "the input has no place in a profile");
     holds(&[("torchrun a.py --x <(gen a)", "a.py --x <(gen a)", true)]);
 }
 
@@ -137,7 +184,11 @@ fn devices_and_interpreters_are_kept() {
         ("L=--nproc_per_node=$1; torchrun $L a.py", "--nproc-per-node $1 -- a.py"),
     ] {
         let adopted = adopted(script);
-        assert!(adopted.script.contains(line), "{script}\n{}", adopted.script);
+        assert!(
+            adopted.answers[0].script.contains(line),
+            "{script}\n{}",
+            adopted.answers[0].script
+        );
     }
 }
 
@@ -152,18 +203,22 @@ fn unknown_arguments_make_no_profile() {
         "torchrun a.py <<E\nx\nE\n",
     ] {
         let adopted = adopted(script);
-        assert!(adopted.profile.is_none(), "{script}");
+        assert!(adopted.answers[0].profile.is_none(), "{script}");
     }
-    assert!(adopted("F=\"--x A\"; torchrun a.py $F").profile.is_some());
+    assert!(adopted("F=\"--x A\"; torchrun a.py $F").answers[0].profile.is_some());
 }
 
 #[test]
 fn profiles_hold_one_set_of_arguments() {
     let two = "accelerate launch --use_fsdp a.py\naccelerate launch --use_deepspeed b.py\n";
     let adopted = adopted(two);
-    assert!(adopted.script.contains("ranklaunch --profile a.toml -- a.py\n"), "{}", adopted.script);
+    assert!(
+        adopted.answers[0].script.contains("ranklaunch --profile a.toml -- a.py\n"),
+        "{}",
+        adopted.answers[0].script
+    );
     let stays = "ranklaunch --engine command -- accelerate launch --use_deepspeed b.py\n";
-    assert!(adopted.script.contains(stays), "{}", adopted.script);
+    assert!(adopted.answers[0].script.contains(stays), "{}", adopted.answers[0].script);
 }
 
 #[test]
@@ -186,17 +241,22 @@ fn hidden_launches_are_not_understood() {
 #[test]
 fn compose_values_stay_as_written() {
     let text = "services:\n  a:\n    command: torchrun --nproc_per_node ${N:-2} a.py --lr ${LR} --t \"${T:?}\" $${X}\n";
-    let adopted = Adopted::of_manifest("compose.yaml", text).expect("a launch");
+    let adopted = Adopted::of_manifest("compose.yaml", text, NONE).expect("a launch");
     for value in ["\"${N:-2}\"", "\"${LR}\"", "\"${T:?}\"", "\"$${X}\""] {
-        assert!(adopted.script.contains(value), "{}", adopted.script);
+        assert!(adopted.answers[0].script.contains(value), "{}", adopted.answers[0].script);
     }
+    let port = "services:\n  a:\n    command: torchrun --nnodes $N --master_port $PORT a.py\n";
+    let adopted = Adopted::of_manifest("compose.yaml", port, NONE).expect("a launch");
+    assert!(adopted.lines.iter().all(|line| line.class != Class::Wrong), "{adopted:?}");
+    assert!(adopted.answers[0].script.contains("\"--master-port\", \"$PORT\""), "{adopted:?}");
 }
 
 #[test]
-fn config_of_accelerate_says_the_processes() {
-    let mut adopted = adopted("accelerate launch --config_file one.yaml a.py");
-    adopted
-        .add_config("one.yaml", "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 8\n");
-    let profile = adopted.profile.expect("a profile");
-    assert!(profile.text.contains("nproc_per_node = 4\n"), "{}", profile.text);
+fn devices_of_a_launcher_are_in_no_profile() {
+    for line in ["deepspeed --include localhost:1,2 a.py", "accelerate launch --gpu_ids 1,2 a.py"] {
+        let adopted = adopted(line);
+        let answer = &adopted.answers[0];
+        assert!(answer.profile.as_ref().is_none_or(|profile| !profile.is_all), "{line}");
+        assert!(answer.script.contains("CUDA_VISIBLE_DEVICES=1,2 "), "{line}");
+    }
 }

@@ -1,13 +1,15 @@
 //! `ranklaunch adopt`: reads the files, and prints what replaces them, with what is wrong in them. Runs nothing of what
 //! it reads.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
 
 use super::output::{print, say, show};
 use super::without_job::read_manifest;
-use lint::Adopted;
+use lint::InputKind;
 use linux::host::Host;
 use report::closing;
 use settings::cli::{self, Options, ReportFormat};
@@ -20,30 +22,40 @@ pub(crate) fn adopt(asked: &cli::Adopt, lang: Lang) -> Result<i32, Refusal> {
     if asked.files.is_empty() && asked.command.is_empty() {
         return Err(refusal(text!("there is nothing to read", "没有可读取的内容")));
     }
-    let mut adopted = Vec::new();
-    let mut refused = Vec::new();
-    let mut configs = Vec::new();
+    let (mut texts, mut refused) = (Vec::new(), Vec::new());
     for path in &asked.files {
         let name = path.to_string_lossy().into_owned();
         match read(path) {
-            Ok(text) if Adopted::is_config(&text) => configs.push((name, text)),
-            Ok(text) => match lint::adopted(&name, &text, settings::EMBEDDED) {
-                Some(one) => adopted.push(one),
-                None => refused.push(no_launch(&name, &text)),
-            },
-            Err(Text { en, zh }) => refused.push(refusal(text!("{name}: {en}", "{name}：{zh}"))),
+            Ok(text) => texts.push((name, text)),
+            Err(why) => refused.push(refusal(why.about(name))),
+        }
+    }
+    let (configs, texts): (Vec<_>, Vec<_>) = texts
+        .into_iter()
+        .partition(|(name, text)| InputKind::of(name, text) == InputKind::AccelerateConfig);
+    let used: RefCell<BTreeSet<&str>> = RefCell::default();
+    let mut adopted = Vec::new();
+    for (name, text) in &texts {
+        let files = |named: &str| config(named, name, &configs, &used);
+        match lint::adopted(name, text, &files, settings::EMBEDDED) {
+            Ok(one) => adopted.push(one),
+            Err(why) => refused.push(refusal(why.about(name))),
         }
     }
     if !asked.command.is_empty() {
         let words: Vec<String> =
             asked.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        match lint::adopted_line(&words, settings::EMBEDDED) {
-            Some(one) => adopted.push(one),
-            None => refused.push(no_launch("--", &words.join(" "))),
+        let files = |named: &str| config(named, "", &configs, &used);
+        match lint::adopted_line(&words, &files, settings::EMBEDDED) {
+            Ok(one) => adopted.push(one),
+            Err(why) => refused.push(refusal(why.about("--"))),
         }
     }
-    for one in &mut adopted {
-        configured(one, &configs);
+    let unused = configs.iter().filter(|(name, _)| !used.borrow().contains(name.as_str()));
+    for (name, text) in unused {
+        let files = |_: &str| Err(Text::same(""));
+        let why = lint::adopted(name, text, &files, settings::EMBEDDED).err();
+        refused.extend(why.map(|why| refusal(why.about(name))));
     }
     match asked.format {
         ReportFormat::Text => {
@@ -71,35 +83,41 @@ fn read(path: &std::ffi::OsStr) -> Result<String, Text> {
     if bytes.len() > lint::LARGEST {
         return Err(text!("too large for a script", "作为脚本过大"));
     }
-    String::from_utf8(bytes).map_err(|_| text!("not UTF-8", "不是 UTF-8"))
+    let text = lint::text_of(&bytes);
+    let text =
+        text.map_err(|(line, Text { en, zh })| text!("line {line}: {en}", "第 {line} 行：{zh}"))?;
+    Ok(text.to_owned())
 }
 
-/// Compares the files of accelerate that the launches name with the job. A file that is not on the command line is
-/// looked for beside the script and here.
-fn configured(adopted: &mut Adopted, given: &[(String, String)]) {
-    for name in adopted.config_files().to_vec() {
-        let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
-        let known = given.iter().find(|(file, _)| base(file) == base(&name));
-        let beside = Path::new(adopted.name()).parent().map(|folder| folder.join(&name));
-        let text = known.map(|(_, text)| text.clone()).or_else(|| {
-            let places = beside.into_iter().chain([Path::new(&name).to_owned()]);
-            places.filter(|path| path.is_file()).find_map(|path| read(path.as_os_str()).ok())
-        });
-        if let Some(text) = text {
-            adopted.add_config(&name, &text);
+/// The text of a file of accelerate that a launch of `script` names: one of the command line with the same last name,
+/// else
+/// the file itself, beside the script or here.
+fn config<'a>(
+    named: &str,
+    script: &str,
+    given: &'a [(String, String)],
+    used: &RefCell<BTreeSet<&'a str>>,
+) -> Result<String, Text> {
+    let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+    let mut alike: Vec<_> = given.iter().filter(|(file, _)| base(file) == base(named)).collect();
+    if alike.len() > 1 {
+        alike.retain(|(file, _)| Path::new(file).ends_with(named));
+    }
+    match alike.as_slice() {
+        [] => {}
+        [(name, text)] => {
+            used.borrow_mut().insert(name);
+            return Ok(text.clone());
+        }
+        several => {
+            let number = several.len();
+            return Err(text!("{number} files have this name", "有 {number} 个同名文件"));
         }
     }
-}
-
-fn no_launch(name: &str, text: &str) -> Refusal {
-    let mut words = text.split(|c: char| c.is_whitespace() || "\"'[],;".contains(c));
-    if words.any(settings::launchers::is_ranklaunch) {
-        return refusal(text!(
-            "{name}: no line of it is a launch, but it starts ranklaunch already",
-            "{name}：其中没有启动命令，但已在使用 ranklaunch"
-        ));
-    }
-    refusal(text!("{name}: no line of it is a launch", "{name}：其中没有启动命令"))
+    let here = Path::new(named);
+    let beside = Path::new(script).parent().map(|folder| folder.join(here));
+    let place = beside.filter(|path| path.exists()).unwrap_or_else(|| here.to_owned());
+    read(place.as_os_str())
 }
 
 fn refusal(text: Text) -> Refusal {

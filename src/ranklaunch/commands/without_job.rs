@@ -17,6 +17,7 @@ use super::output::{block_on, print, refuse, say, show, terminal_width};
 use crate::open::{RetryRules, catalogue_with};
 use diagnose::catalogue;
 use linux::host::Host;
+use linux::regular_file;
 use plan::placeholders;
 use preflight::prepare::{self, Wait, no_process};
 use report::findings::ExitCode;
@@ -279,12 +280,11 @@ pub(crate) fn lint(asked: &cli::Lint, lang: Lang) -> Result<i32, Refusal> {
 /// Reads one byte more than the limit, so that a file that is too large is recognised.
 pub(super) fn read_manifest(path: &std::ffi::OsStr) -> io::Result<Vec<u8>> {
     const MOST: u64 = lint::LARGEST as u64 + 1;
-    let mut bytes = Vec::new();
-    if path == "-" {
-        io::stdin().lock().take(MOST).read_to_end(&mut bytes)?;
-    } else {
-        File::open(path)?.take(MOST).read_to_end(&mut bytes)?;
+    if path != "-" {
+        return regular_file::read_or_pipe(Path::new(path), MOST);
     }
+    let mut bytes = Vec::new();
+    io::stdin().lock().take(MOST).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -66,7 +66,7 @@ fn oracle_tells_another_job() {
     let adopter = folder.path().join("adopter");
     let other =
         script.replace("torchrun --nproc_per_node $((GPUS))", "ranklaunch --nproc-per-node 4 --");
-    let said = serde_json::json!({ "script": other, "profile": null, "lines": [{ "first": 1, "last": 3, "class": "kept" }] });
+    let said = serde_json::json!({ "answers": [{ "script": other, "profile": null }], "lines": [{ "first": 1, "last": 3, "class": "kept" }] });
     std::fs::write(&adopter, format!("#!/bin/sh\ncat <<'END'\n{said}\nEND\n")).expect("written");
     let oracle = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/adopt/oracle.py");
     let output = Command::new("python3")
@@ -92,7 +92,7 @@ fn oracle_tells_what_is_lost() {
         [("export SEED=7\n", "", true), ("", "", false), ("export SEED=7\n", " (:)", false)]
     {
         let script = format!("{before}ranklaunch --nproc-per-node 4 -- a.py{after}\n");
-        let said = serde_json::json!({ "script": script, "profile": null, "lines": [{ "first": 1, "last": 2, "class": "kept" }] });
+        let said = serde_json::json!({ "answers": [{ "script": script, "profile": null }], "lines": [{ "first": 1, "last": 2, "class": "kept" }] });
         let adopter = folder.path().join("adopter");
         std::fs::write(&adopter, format!("#!/bin/sh\ncat <<'END'\n{said}\nEND\n"))
             .expect("written");
