@@ -234,7 +234,11 @@ impl RestartPolicy {
                 return false;
             }
             None => return false,
-            Some(true) => self.tally = Tally::default(),
+            Some(true) => {
+                self.tally = Tally::default();
+                // Attempts that save are not the same one again.
+                self.quick.clear();
+            }
             Some(false) => self.tally.without_progress += 1,
         }
         let most = self.limits.without_progress;

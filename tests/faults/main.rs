@@ -8,6 +8,7 @@ mod kill;
 mod notices;
 mod orphans;
 mod restart;
+mod resume;
 mod saves;
 mod stale_processes;
 mod stop;

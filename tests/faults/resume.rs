@@ -1,0 +1,184 @@
+//! The checkpoint from which a job goes on: the newest whole one that every node can read; and jobs that save nothing.
+
+use std::path::{Path, PathBuf};
+
+use harness::{Ended, Launcher, Running, free_port, run_args};
+
+/// A rank that tells what it was given, saves SAVES steps after the one it goes on from (as torch.save does: a zip that
+/// is renamed when it is whole), and ends with CODE, or with 0 once it has reached the step UNTIL.
+const RANK: &str = "\
+import os, sys, zipfile
+rank, folder, args = int(os.environ['RANK']), os.environ['SAVED'], sys.argv[1:]
+step = int(args[args.index('--step') + 1]) if '--step' in args else 0
+print('BEGAN', rank, os.environ['RANKLAUNCH_ATTEMPT'], *args, os.environ.get('RANKLAUNCH_RESUME_FROM'), flush=True)
+for step in range(step + 1, step + 1 + int(os.environ.get('SAVES', '0'))):
+    if rank == 0:
+        with zipfile.ZipFile(folder + '/new', 'w') as file:
+            file.writestr('archive/data.pkl', b'x')
+        os.rename(folder + '/new', '%s/step-%d.pt' % (folder, step))
+sys.exit(0 if step >= int(os.environ.get('UNTIL', '1000')) else int(os.environ.get('CODE', '1')))
+";
+
+/// A whole file of torch.save, or the first bytes of one.
+fn save(folder: &Path, step: u32, is_whole: bool) {
+    let script = "import sys, zipfile; zipfile.ZipFile(sys.argv[1], 'w').writestr('archive/data.pkl', b'x' * 999)";
+    let path = folder.join(format!("step-{step}.pt"));
+    let made = std::process::Command::new("python3").args(["-c", script]).arg(&path).status();
+    assert!(made.expect("python runs").success());
+    if !is_whole {
+        let file = std::fs::File::options().write(true).open(&path).expect("it is there");
+        file.set_len(500).expect("it is cut");
+    }
+}
+
+fn launcher(options: &[&str]) -> (Launcher, PathBuf) {
+    let launcher = Launcher::new(run_args("direct", 1));
+    let folder = launcher.folder().join("saved");
+    std::fs::create_dir(&folder).expect("a folder");
+    let shown = folder.display().to_string();
+    let launcher = launcher.args(["--checkpoint-dir", &shown]).args(options);
+    (launcher.env("SAVED", &folder), folder)
+}
+
+/// With the arguments by which a program goes on.
+fn with_program(launcher: Launcher) -> Launcher {
+    let line =
+        ["python3", "-c", RANK, "--from", "{checkpoint}", "--step", "{checkpoint_step}", "--lr=1"];
+    launcher.args(["--"]).args(line)
+}
+
+/// The words behind BEGAN of each attempt.
+fn began(ended: &Ended) -> Vec<String> {
+    let words = |line: &str| Some(line.split_once("BEGAN ")?.1.to_owned());
+    ended.out.lines().filter_map(words).collect()
+}
+
+#[test]
+fn attempts_go_on_from_the_newest_whole_checkpoint() {
+    let (launcher, folder) = launcher(&["--max-restarts", "5"]);
+    let launcher = launcher.env("SAVES", "2").env("UNTIL", "6");
+    let ended = with_program(launcher).run().expect_code(0).expect_nothing_left();
+    let at = |step: u32| {
+        let path = folder.join(format!("step-{step}.pt"));
+        format!("--from {0} --step {step} --lr=1 {0}", path.display())
+    };
+    let expected =
+        ["0 0 --lr=1 None".to_owned(), format!("0 1 {}", at(2)), format!("0 2 {}", at(4))];
+    assert_eq!(began(&ended), expected, "{}", ended.err);
+}
+
+#[test]
+fn checkpoint_that_is_cut_off_is_passed_over() {
+    let (launcher, folder) = launcher(&[]);
+    for (step, is_whole) in [(3, true), (5, true), (9, false)] {
+        save(&folder, step, is_whole);
+    }
+    let ended = with_program(launcher.env("CODE", "0")).run().expect_code(0);
+    assert!(began(&ended)[0].contains("--step 5 "), "{}", ended.out);
+    let run = ended.run_json(0);
+    let decisions = run["plan"]["decisions"].as_array().expect("decisions").clone();
+    let decision = decisions.iter().find(|one| one["what"] == "checkpoint").expect("a decision");
+    assert!(
+        decision["because"].to_string().contains("step-9.pt (step-9.pt is cut off)"),
+        "{decision}"
+    );
+}
+
+#[test]
+fn nodes_agree_on_the_newest_that_all_can_read() {
+    for (seen, agreed) in [([&[4, 5][..], &[3, 4, 6]], Some(4)), ([&[1], &[2]], None)] {
+        let port = free_port();
+        let nodes: Vec<Running> = (0..2)
+            .zip(seen)
+            .map(|(node, steps)| {
+                let (launcher, folder) = launcher(&[]);
+                steps.iter().for_each(|step| save(&folder, *step, true));
+                with_program(launcher.env("CODE", "0").node(node, 2, port)).start()
+            })
+            .collect();
+        for ended in nodes.into_iter().map(Running::wait) {
+            let ended = ended.expect_code(0).expect_nothing_left();
+            let words = match agreed {
+                Some(step) => format!("--step {step} "),
+                None => "0 --lr=1 None".to_owned(),
+            };
+            assert!(began(&ended)[0].contains(&words), "{}\n{}", ended.out, ended.err);
+        }
+    }
+}
+
+#[test]
+fn attempts_that_save_nothing_end_with_93() {
+    let (launcher, folder) = launcher(&["--max-restarts", "9"]);
+    save(&folder, 7, true);
+    let ended = with_program(launcher).run().expect_code(93).expect_id("checkpoint.stuck");
+    assert_eq!(began(&ended).len(), 3, "{}", ended.err);
+    assert!(
+        ended.err.contains("3 attempts in a row ended before a checkpoint newer than step-7.pt"),
+        "{}",
+        ended.err
+    );
+}
+
+/// Control: an attempt that saves has all restarts again, however many there were.
+#[test]
+fn attempts_that_save_earn_their_restarts() {
+    let options = ["--max-restarts", "1", "--max-restarts-without-progress", "1"];
+    let (launcher, _) = launcher(&options);
+    let launcher = launcher.env("SAVES", "1").env("UNTIL", "5");
+    let ended = with_program(launcher).run().expect_code(0);
+    assert_eq!(began(&ended).len(), 5, "{}", ended.err);
+}
+
+#[test]
+fn all_nodes_end_with_93_without_progress() {
+    let port = free_port();
+    let nodes: Vec<Running> = (0..2)
+        .map(|node| {
+            let options = ["--max-restarts", "9", "--max-restarts-without-progress", "2"];
+            with_program(launcher(&options).0.node(node, 2, port)).start()
+        })
+        .collect();
+    for ended in nodes.into_iter().map(Running::wait) {
+        let ended = ended.expect_code(93).expect_id("checkpoint.stuck").expect_nothing_left();
+        assert_eq!(ended.err.matches("all nodes start again").count(), 1, "{}", ended.err);
+    }
+}
+
+/// A job that its platform starts again goes on counting; another job does not.
+#[test]
+fn launches_of_one_job_count_together() {
+    let place = tempfile::tempdir().expect("a folder");
+    let (saved, logs) = (place.path().join("saved"), place.path().join("logs"));
+    std::fs::create_dir(&saved).expect("a folder");
+    let launch = |job: &str| {
+        let launcher = Launcher::new(run_args("direct", 1)).env("SAVED", &saved);
+        let [saved, logs] = [&saved, &logs].map(|folder| folder.display().to_string());
+        let launcher = launcher.args(["--checkpoint-dir", &saved, "--log-dir", &logs]);
+        let launcher = launcher.env("PET_NNODES", "1").env("PET_NODE_RANK", "0");
+        with_program(launcher.env("PET_RDZV_ID", job)).run()
+    };
+    let codes: Vec<i32> = ["a", "a", "b", "a", "b"].iter().map(|job| launch(job).code).collect();
+    assert_eq!(codes, [1, 1, 1, 93, 1]);
+}
+
+#[test]
+fn what_cannot_be_agreed_is_refused_before_the_start() {
+    let (missing, _) = launcher(&["--checkpoint-missing", "refuse"]);
+    with_program(missing).run().expect_code(64).expect_id("checkpoint.missing");
+    let (alone, _) = launcher(&["--muster", "off", "--wait-timeout", "5s"]);
+    with_program(alone.node(0, 2, free_port())).run().expect_code(64).expect_id("checkpoint.alone");
+    let none = Launcher::new(run_args("direct", 1));
+    with_program(none).run().expect_code(64).expect_id("checkpoint.folder");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let unread =
+        Launcher::new(run_args("direct", 1)).args(["--checkpoint-dir"]).args([file.path()]);
+    with_program(unread).run().expect_code(84).expect_id("checkpoint.unread");
+    // A node that looks for none beside one that does.
+    let port = free_port();
+    let (with, _) = launcher(&[]);
+    let without =
+        Launcher::new(run_args("direct", 1)).args(["--", "true"]).node(1, 2, port).start();
+    with_program(with.node(0, 2, port)).run().expect_code(88).expect_id("checkpoint.differ");
+    without.wait().expect_code(88).expect_id("checkpoint.differ");
+}
