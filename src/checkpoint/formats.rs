@@ -8,12 +8,13 @@ mod deepspeed;
 mod frameworks;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::SystemTime;
 
 use crate::folder::Folder;
+use crate::found::{Checkpoint, Format};
 use crate::lack::Lack;
-use crate::{Checkpoint, Format, safetensors, zip};
+use crate::names::step_of;
+use crate::{safetensors, zip};
 
 /// How one writer lays a checkpoint out in a folder.
 pub(crate) struct Row {
@@ -156,54 +157,4 @@ fn extent(folder: &Folder<'_>, levels: u32) -> (u64, SystemTime) {
         modified = modified.max(at);
     }
     (bytes, modified)
-}
-
-/// Words in front of the number of a step, in the names of checkpoints.
-const STEPS: &[&str] =
-    &["step", "iter", "iteration", "checkpoint", "ckpt", "global_step", "samples"];
-
-/// The step in a name: the number behind one of [`STEPS`] (`epoch=3-step=1200.ckpt`, `checkpoint-500`, `iter_0001000`),
-/// else the only number.
-pub(crate) fn step_of(name: &str) -> Option<u64> {
-    let mut numbers: Vec<(&str, u64)> = Vec::new();
-    let mut rest = name;
-    while let Some(at) = rest.find(|letter: char| letter.is_ascii_digit()) {
-        let (before, after) = rest.split_at(at);
-        let end = after.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(after.len());
-        let (digits, after) = after.split_at(end);
-        numbers.extend(digits.parse().ok().map(|number| (before, number)));
-        rest = after;
-    }
-    let is_step = |(before, _): &&(&str, u64)| {
-        let word = before.trim_end_matches(['-', '_', '=', '.']).to_ascii_lowercase();
-        STEPS.iter().any(|step| word.ends_with(step))
-    };
-    match numbers.iter().rev().find(is_step) {
-        Some((_, number)) => Some(*number),
-        None if numbers.len() == 1 => numbers.first().map(|(_, number)| *number),
-        None => None,
-    }
-}
-
-/// What the files lack that torch.save or safetensors wrote beside the weights.
-pub(crate) fn companions(folder: &Folder<'_>) -> Vec<Lack> {
-    let of = |name: String| {
-        let end = Path::new(&name).extension()?.to_str()?;
-        match end {
-            "safetensors" => safetensors::lack(folder, &name),
-            // Programs add pickles of their own.
-            "pt" | "pth" | "bin" | "pkl" => zip::lack(folder, &name)
-                .filter(|lack| !matches!(lack, Lack::Damaged(_) | Lack::NoEnd(_))),
-            _ => None,
-        }
-    };
-    folder.names(false, |_| true).into_iter().filter_map(of).collect()
-}
-
-/// The parts that are missing below the highest one.
-pub(crate) fn gaps(mut numbers: Vec<u32>, least: u32) -> Vec<Lack> {
-    numbers.dedup();
-    let count = numbers.last().map_or(0, |last| last.saturating_add(1)).max(least);
-    let missing: Vec<u32> = (0..count).filter(|one| !numbers.contains(one)).take(4096).collect();
-    if missing.is_empty() { Vec::new() } else { vec![Lack::Parts(missing)] }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::folder::{Budget, Folder};
 use crate::formats;
-use crate::{Checkpoint, Format};
+use crate::found::{Checkpoint, Format};
 
 /// Bounds of a walk.
 #[derive(Debug, Clone, Copy)]

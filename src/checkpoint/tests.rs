@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use proptest::prelude::*;
 
 use super::*;
-use crate::formats::step_of;
+use crate::names::step_of;
 
 #[test]
 fn step_is_the_number_behind_its_word() {

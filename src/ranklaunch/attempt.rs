@@ -292,7 +292,9 @@ impl Attempt {
         let notices = &context.notices;
         let everywhere =
             node_questions::serve(&nodes, evidence, &context.board, &hang, &slow, notices);
-        notices.begin(&nodes, scratch.notice_file());
+        let asked = nodes.clone();
+        let tell = move |told: &_, limit| asked.tell_notice(told, limit);
+        notices.begin(nodes.member, tell, scratch.notice_file());
         let _serving = context.socket.serve(running.clone(), everywhere);
         let sources = node_sources(context, plan);
         let rules = companions::watch_rules(context, plan, sources, &self.diagnosis);

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::node_questions::Nodes;
 use linux::deadline::{millis, spawn_detached};
 use linux::sys::signal_name;
 use monitor::notice::StopNotice;
@@ -100,9 +99,13 @@ struct Shared {
     keep: Box<dyn Fn(Value) + Send + Sync>,
 }
 
+/// Tells all nodes of a notice, this one included, within a time.
+type TellAll = Arc<dyn Fn(&ToldNotice, Duration) + Send + Sync>;
+
 #[derive(Default)]
 struct Attempt {
-    nodes: Option<Nodes>,
+    /// The number of this node, and the way to all.
+    nodes: Option<(u32, TellAll)>,
     file: Option<PathBuf>,
 }
 
@@ -132,17 +135,17 @@ impl Notices {
         let told = ToldNotice {
             source: notice.source.to_string(),
             reason: notice.reason.clone(),
-            node: nodes.as_ref().map_or(0, |nodes| nodes.member),
+            node: nodes.as_ref().map_or(0, |(node, _)| *node),
             left_ms: left.map(millis),
         };
         self.tell(told, nodes);
     }
 
-    fn tell(&self, told: ToldNotice, nodes: Option<Nodes>) {
-        let Some(nodes) = nodes else { return self.hear(told) };
+    fn tell(&self, told: ToldNotice, nodes: Option<(u32, TellAll)>) {
+        let Some((_, tell_all)) = nodes else { return self.hear(told) };
         let own = self.clone();
         spawn_detached(move || {
-            nodes.tell_notice(&told, TOLD);
+            tell_all(&told, TOLD);
             // Nothing new if the question came round to this node.
             own.hear(told);
         });
@@ -187,12 +190,19 @@ impl Notices {
         self.write();
     }
 
-    /// An attempt begins: its nodes, and the file in which its ranks find a notice.
-    pub(super) fn begin(&self, nodes: &Nodes, file: Option<PathBuf>) {
+    /// An attempt begins. `node`: the number of this node; `tell_all` tells all nodes, and may block for the time that it is
+    /// given; `file`: where the ranks find a notice.
+    pub(super) fn begin(
+        &self,
+        node: u32,
+        tell_all: impl Fn(&ToldNotice, Duration) + Send + Sync + 'static,
+        file: Option<PathBuf>,
+    ) {
+        let nodes: (u32, TellAll) = (node, Arc::new(tell_all));
         *self.attempt() = Attempt { nodes: Some(nodes.clone()), file };
         if let Some(heard) = self.pending() {
             self.write();
-            self.tell(heard.told, Some(nodes.clone()));
+            self.tell(heard.told, Some(nodes));
         }
     }
 

@@ -340,7 +340,10 @@ impl Restarts {
     pub(super) fn count_on(&self, attempt: u32, tally: Tally) -> u32 {
         let mut policy = self.policy();
         if attempt > policy.attempt {
-            (policy.attempt, policy.tally) = (attempt, tally);
+            // A version without a tally, whose restarts all count.
+            let is_told = tally != Tally::default();
+            let counted = Tally { restarts: attempt, ..tally };
+            (policy.attempt, policy.tally) = (attempt, if is_told { tally } else { counted });
         }
         policy.attempt
     }

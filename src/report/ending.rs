@@ -149,6 +149,7 @@ impl Ending {
             }
             None => <(String, String)>::default(),
         };
+        let id = Id::StoppedNotice.as_str();
         match self.id {
             Id::StoppedNotice => Ending {
                 text: text!(
@@ -159,8 +160,8 @@ impl Ending {
             },
             Id::StoppedSignal => Ending {
                 hint: text!(
-                    "a notice came on node {node}{before}: {en}; the ranks handle no signal by which they save: ranklaunch explain stopped.notice",
-                    "节点 {node} 收到通知{before_zh}：{zh}；各 rank 未处理可用于保存的信号：ranklaunch explain stopped.notice"
+                    "a notice came on node {node}{before}: {en}; the ranks handle no signal by which they save: ranklaunch explain {id}",
+                    "节点 {node} 收到通知{before_zh}：{zh}；各 rank 未处理可用于保存的信号：ranklaunch explain {id}"
                 ),
                 ..self
             },

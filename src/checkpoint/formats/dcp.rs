@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::folder::Folder;
-use crate::formats::gaps;
 use crate::lack::Lack;
+use crate::names::gaps;
 use text::pickle::{Value, read_hollow};
 
 const METADATA: &str = ".metadata";

@@ -1,9 +1,9 @@
 //! Checkpoints of frameworks: weights in a format of torch or safetensors, and files of their own beside them.
 
-use super::{companions, dcp, deepspeed, gaps};
+use super::{dcp, deepspeed};
 use crate::folder::Folder;
-use crate::formats::step_of;
 use crate::lack::Lack;
+use crate::names::{companions, gaps, step_of};
 use crate::{safetensors, zip};
 
 fn name(folder: &Folder<'_>) -> String {

@@ -21,7 +21,7 @@ fn attempts_that_save_nothing_end_the_job_and_a_save_earns_all_back() {
         (most(9), &[false, false, false][..], "aas"),
         (most(9), &[false, false, true, false, false, false], "aaaaas"),
         (most(2), &[true, true, true, true], "aaaa"),
-        (most(2), &[false, true, false, false, true], "aaaaa"),
+        (most(2), &[false, true, false, false, true], "aaanx"),
         (most(1), &[false, false], "an"),
         (most(1), &[true, false, false], "anx"),
         // Without restarts a launch is an attempt of its platform's.
@@ -207,6 +207,7 @@ fn certain_cause_decides_unless_a_rule_overrides_it() {
     ] {
         let restarts = Restarts::new(most(4), RetryRules::with(rules));
         restarts.policy().attempt = attempt;
+        restarts.policy().tally.restarts = attempt;
         let cause = Some(Box::new(Why::fixture(ID, confidence, Owner::Code, retry)));
         let again =
             next(&restarts, FailedAttempt { cause, ..failed(code) }, Duration::from_secs(600));
