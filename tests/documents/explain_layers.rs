@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::explain_logs::written;
+use harness::executable;
 use serde_json::Value;
 
 const LOG: &str = "Traceback (most recent call last):\n  File \"/work/train.py\", line 9, in <module>\n    \
@@ -18,7 +19,7 @@ fn row(id: &str, pattern: &str) -> String {
 
 /// The question with these layers; the profile counts by a flag or by its variable.
 fn explained(layers: &[(&str, &Path)], words: &[&str], folder: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ranklaunch"));
+    let mut command = Command::new(executable());
     command.arg("explain").args(words).current_dir(folder).env("LC_ALL", "C.UTF-8");
     command.env_remove("RANKLAUNCH_SITE").env_remove("RANKLAUNCH_PROFILE");
     command.envs(layers.iter().copied()).output().expect("it runs")
