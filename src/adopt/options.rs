@@ -36,10 +36,7 @@ pub(crate) fn torchrun_option(
         Some(Becomes::Start) => {}
         Some(becomes) => {
             let because = becomes.because().unwrap_or_else(|| match option {
-                "rdzv-id" => text!(
-                    "jobs are told apart by the platform's id, else by port and number of nodes",
-                    "任务按平台的 ID 区分，否则按端口和节点数区分"
-                ),
+                "rdzv-id" => settings::torchrun_options::told_apart(),
                 "rdzv-conf" => text!(
                     "--wait-timeout is how long nodes are awaited",
                     "等待节点的时间由 --wait-timeout 指定"

@@ -396,7 +396,7 @@ impl Attempt {
     /// None if a person works with the job, or its ranks are not known.
     fn watched(&self, context: &Context, planned: Planned, nodes: &Nodes) -> Option<Watched> {
         let after = context.settings.hang_after.value?;
-        if context.settings.interactive || planned.what == RankUnit::Command {
+        if context.settings.interactive.value || planned.what == RankUnit::Command {
             return None;
         }
         Some(Watched {

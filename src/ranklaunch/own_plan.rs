@@ -18,7 +18,7 @@ use plan::{Plan, Scope};
 use preflight::decide::{Stage, decide};
 use preflight::{check, prepare};
 use report::{files, start};
-use settings::Settings;
+use settings::{Settings, Sourced};
 use text::lang::{Text, cause};
 use text::text;
 use verdict::{Id, Refusal, Severity, Warning};
@@ -135,21 +135,22 @@ fn has_room(context: &Context, plan: &Plan) -> Result<(), Refusal> {
 /// a terminal.
 pub(super) fn interactive(settings: &Settings, plan: &Plan) -> Result<bool, Refusal> {
     let nproc = plan.programs_here();
-    if settings.interactive && nproc > 1 {
+    let Sourced { value: is_asked, source: asked } = &settings.interactive;
+    if *is_asked && nproc > 1 {
         let source = plan.decision("nproc_per_node").map(|decision| decision.source.clone());
         let source = source.unwrap_or_default();
         return Err(Refusal::new(
             Id::InteractiveNproc,
             text!(
-                "--interactive leaves the terminal to one rank, but nproc_per_node is {nproc} \
+                "interactive [{asked}] leaves the terminal to one rank, but nproc_per_node is {nproc} \
                  [{source}]",
-                "--interactive 只能把终端交给一个 rank，但 nproc_per_node 为 {nproc} [{source}]"
+                "interactive [{asked}] 只能把终端交给一个 rank，但 nproc_per_node 为 {nproc} [{source}]"
             ),
             text!("add --nproc-per-node 1", "请加上 --nproc-per-node 1"),
         ));
     }
     let alone = plan.membership.members() == 1 && plan.nproc_per_node == 1;
-    Ok(settings.interactive || (alone && supervise::at_terminal()))
+    Ok(*is_asked || (alone && supervise::at_terminal()))
 }
 
 fn executable() -> Result<PathBuf, Refusal> {

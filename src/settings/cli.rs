@@ -41,7 +41,7 @@ pub use topic::Topic;
 impl Command {
     /// Parses the arguments; the first is the program's own name.
     pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Stop> {
-        let words::Words { line, repeated } =
+        let words::Words { line, repeated, unused } =
             words::ordered(args.collect()).map_err(Stop::Refused)?;
         let parsed = Line::try_parse_from(&line).map_err(|error| mistake::stop(&error, &line))?;
         let mut command = parsed.command.unwrap_or(Command::Run(parsed.options));
@@ -50,7 +50,7 @@ impl Command {
         | Command::Check(Check { options, .. })
         | Command::Clean(Clean { options, .. }) = &mut command
         {
-            options.repeated = repeated;
+            (options.repeated, options.unused) = (repeated, unused);
         }
         Ok(command)
     }

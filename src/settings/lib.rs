@@ -16,7 +16,9 @@ pub mod contract;
 mod diagnose_rows;
 mod document;
 pub mod engine;
+mod engine_args;
 mod extends;
+mod few;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 mod forms;
@@ -50,16 +52,15 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use diagnose::Row;
 use linux::host::Host;
 use text::lang::Lang;
 use text::style::Color;
-use text::text;
-use verdict::{Id, Refusal, Warning};
+use verdict::{Refusal, Warning};
 
 pub use arguments::config_files;
 pub use checkpoint::{CheckpointFormat, WithoutCheckpoint};
 pub use condition::{Placeholder, PlannedSize};
+pub use few::InitSettings;
 pub use forms::{Form, forms};
 pub use hostlist::split_endpoint;
 pub use notice::{NoticeMode, NoticeSignal, NoticeSource};
@@ -70,6 +71,7 @@ use table::{SettingRow, TABLE, Take, row};
 pub use types::*;
 
 pub use crate::engine::Engine;
+use few::few;
 pub use rule::{Expects, Lines, Ranks, Reaction, Rule, Time};
 use site::Site;
 use stated::Candidate;
@@ -101,7 +103,8 @@ impl Settings {
         let mut warnings = Vec::new();
         let mut settings = defaults(host);
         let mut given = Given::new(options, host, &mut warnings);
-        settings.profile = given.load(host, embedded, Unnamed::Searched, &mut warnings)?;
+        given.load_site(host, &mut warnings)?;
+        settings.profile = given.load_profile(host, embedded, Unnamed::Searched, &mut warnings)?;
         settings.site = given.site_file();
         settings.stated = given.unlocked(host)?;
         let rank = given.profile.as_ref().and_then(|profile| profile.values.get("node-rank"));
@@ -124,6 +127,7 @@ impl Settings {
             given.put_torchrun(host, &mut settings)?;
         }
         settings.repeated = repeated(options);
+        warnings.extend(options.unused.iter().map(|(option, value)| refuse::unused(option, value)));
         let workplace = match &settings.chdir {
             Some(chdir) if host.is_live() => host.working_in(&chdir.value),
             _ => host.clone(),
@@ -155,10 +159,10 @@ impl Settings {
 
         let conditional = program::conditional(settings.program.as_ref(), profile.as_ref());
         if let Some(profile) = profile {
+            engine_args::put(&profile, &mut settings, &mut warnings)?;
             settings.layout.heads_table = profile.heads_table;
             settings.selects = profile.selects;
             settings.args_if = conditional;
-            settings.engine_args = profile.engine_args.map(|words| words.value).unwrap_or_default();
             settings.conda_roots = profile.conda_roots.map(|roots| roots.value).unwrap_or_default();
             let codes = profile.exit_codes.into_iter();
             settings.exit_codes = codes.map(|(verdict, code)| (verdict, code.value)).collect();
@@ -213,109 +217,6 @@ impl cli::Options {
         let deadline = few(&[("deadline", "--deadline")], self, host).ok()?.deadline?;
         Some(deadline.value)
     }
-
-    /// The rows of `[[diagnose]]` of the platform's file and of the profile, if one is named.
-    pub fn diagnose_rows(&self, host: &Host) -> Result<Vec<Sourced<Row>>, Refusal> {
-        let mut given = Given::new(self, host, &mut Vec::new());
-        given.load(host, EMBEDDED, Unnamed::Nothing, &mut Vec::new())?;
-        Ok(given.profile.map(|profile| profile.diagnose).unwrap_or_default())
-    }
-}
-
-impl cli::Wait {
-    /// The address that `ranklaunch wait` waits for, and the time limit.
-    pub fn read(&self, host: &Host) -> Result<WaitFor, Refusal> {
-        let options = cli::Options {
-            wait_timeout: self.timeout.clone(),
-            lang: self.lang.clone(),
-            ..cli::Options::default()
-        };
-        let settings = few(&[("wait-timeout", "--timeout"), ("lang", "--lang")], &options, host)?;
-        let (master, port) = self.target.to_str().and_then(value::endpoint).ok_or_else(|| {
-            let target = quoted(&self.target);
-            refuse::usage(
-                Id::SettingsTarget,
-                text!(
-                    "{target} is not HOST:PORT with a port from 1 to 65535",
-                    "{target} 不是 HOST:PORT 的形式，端口应为 1 到 65535"
-                ),
-                text!(
-                    "for example job-master-0:29500 or [fd00::1]:29500",
-                    "例如 job-master-0:29500 或 [fd00::1]:29500"
-                ),
-            )
-        })?;
-        Ok(WaitFor {
-            lang: settings.lang,
-            host: master,
-            port,
-            timeout: settings.wait_timeout.value,
-        })
-    }
-}
-
-/// The settings of `ranklaunch init`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InitSettings {
-    pub lang: Lang,
-    /// Grace period for leftovers of the command.
-    pub grace: Duration,
-}
-
-impl cli::Init {
-    /// The settings of `ranklaunch init`: its flags and their variables, no profile.
-    pub fn read(&self, host: &Host) -> Result<InitSettings, Refusal> {
-        let options = cli::Options {
-            grace: self.grace.clone(),
-            lang: self.lang.clone(),
-            ..cli::Options::default()
-        };
-        let settings = few(&[("grace", "--grace"), ("lang", "--lang")], &options, host)?;
-        let grace = match settings.grace.source {
-            Source::Default => Duration::from_secs(5),
-            _ => settings.grace.value,
-        };
-        Ok(InitSettings { lang: settings.lang, grace })
-    }
-}
-
-/// The defaults with only these settings read, given as (row name, flag name).
-fn few(names: &[(&str, &str)], options: &cli::Options, host: &Host) -> Result<Settings, Refusal> {
-    let given = Given::new(options, host, &mut Vec::new());
-    let mut settings = defaults(host);
-    for (row, flag) in names.iter().filter_map(|(name, flag)| Some((row(name)?, flag))) {
-        let Some(Sourced { value, mut source }) = given.value(row.name)? else { continue };
-        if matches!(source, Source::Flag(_)) {
-            source = Source::Flag((*flag).to_owned());
-        }
-        put(row, &mut settings, Sourced::new(value, source))?;
-    }
-    Ok(settings)
-}
-
-/// The settings for the node rank and the address of node 0.
-#[rustfmt::skip]
-const OF_MEETING: &[&str] = &[
-    "host-root", "lang", "nnodes", "nodes", "node-rank", "master-addr", "master-port",
-    "world-size-counts", "nested", "engine", "muster", "muster-port",
-];
-
-impl Settings {
-    /// Where the nodes meet, for a node whose settings are refused and that has to notify the others: the
-    /// defaults with these settings from flags, variables and a readable profile. None if one of them is
-    /// itself wrong, since the rest could mislead.
-    pub fn read_meeting(options: &cli::Options, host: &Host) -> Option<Settings> {
-        let mut given = Given::new(options, host, &mut Vec::new());
-        given.value("profile").ok()?;
-        // An unreadable profile is skipped; usually the platform gives these values.
-        let _ = given.load(host, EMBEDDED, Unnamed::Searched, &mut Vec::new());
-        let mut settings = defaults(host);
-        for row in OF_MEETING.iter().copied().filter_map(row) {
-            given.put(row, &mut settings).ok()?;
-        }
-        settings.platform = given.profile.and_then(|profile| profile.platform);
-        Some(settings)
-    }
 }
 
 /// The profile to load if none is named.
@@ -344,8 +245,19 @@ impl<'a> Given<'a> {
         Given { options, variables, profile: None, site: None, stated: Default::default() }
     }
 
-    /// Reads the platform's file, and over it the profile that is asked for or found; gives the profile's name.
-    fn load(
+    /// Reads the platform's file.
+    fn load_site(&mut self, host: &Host, warnings: &mut Vec<Warning>) -> Result<(), Refusal> {
+        let Some(Site { name, profile }) = site::load(host, &self.variables, warnings)? else {
+            return Ok(());
+        };
+        self.site = Some(name);
+        self.stated[0] = profile.stated();
+        self.profile = Some(profile);
+        Ok(())
+    }
+
+    /// Reads the profile that is asked for or found, over the platform's file; gives its name.
+    fn load_profile(
         &mut self,
         host: &Host,
         embedded: &[(&str, &str)],
@@ -353,11 +265,6 @@ impl<'a> Given<'a> {
         warnings: &mut Vec<Warning>,
     ) -> Result<Option<String>, Refusal> {
         let asked = self.value("profile")?;
-        if let Some(Site { name, profile }) = site::load(host, &self.variables, warnings)? {
-            self.site = Some(name);
-            self.stated[0] = profile.stated();
-            self.profile = Some(profile);
-        }
         let found = match asked.is_some() || unnamed == Unnamed::Searched {
             true => extends::load(asked.as_ref(), host, embedded, warnings)?,
             false => None,

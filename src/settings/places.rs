@@ -305,7 +305,16 @@ pub(super) fn open(
             let read = file.take(LARGEST + 1).read_to_end(&mut bytes);
             read.map_err(|error| unusable(cause(&error)))?;
         }
-        Err(error) if is_absent(&error) => return Ok(None),
+        Err(error) if is_absent(&error) => match std::fs::read_link(path) {
+            Ok(target) => {
+                let target = target.display();
+                return Err(unusable(text!(
+                    "it is a link to {target}, which does not exist",
+                    "它是指向 {target} 的链接，而该文件不存在"
+                )));
+            }
+            Err(_) => return Ok(None),
+        },
         Err(_) if path.is_dir() => match layer {
             FileLayer::Site => return Err(unusable(text!("it is a folder", "是一个目录"))),
             FileLayer::Profile => return Ok(None),

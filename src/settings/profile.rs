@@ -48,6 +48,9 @@ pub(super) const TOP: &[(&str, Option<FileLayer>)] =
 /// Keys of `[job]` that say which program runs, so that they belong to the job and not to its platform.
 pub(super) const OF_PROGRAM: &[&str] = &["script", "module", "command", "args", "args_if"];
 
+/// The row of the engine.
+const ENGINE: &str = "engine";
+
 /// The sections of a profile.
 pub(super) const SECTIONS: &[&str] = &[
     "job",
@@ -86,6 +89,8 @@ pub(super) struct Profile {
     pub(super) args: Vec<OsString>,
     pub(super) args_if: Vec<ArgumentsIf>,
     pub(super) engine_args: Option<Sourced<Vec<String>>>,
+    /// The engine that these arguments are for: that of their layer or of a weaker one. None: no layer names one.
+    pub(super) engine_of_args: Option<Sourced<String>>,
     pub(super) conda_roots: Option<Sourced<Vec<PathBuf>>>,
     pub(super) heads_table: Option<HeadsTable>,
     pub(super) selects: Vec<Select>,
@@ -188,6 +193,9 @@ impl Profile {
                     });
                 }
             }
+        }
+        if profile.engine_args.is_some() {
+            profile.engine_of_args = profile.values.get(ENGINE).cloned();
         }
         Ok(profile)
     }
@@ -427,6 +435,10 @@ impl Profile {
                 own
             }
         };
+        let engine_of_args = match self.engine_args {
+            Some(_) => self.engine_of_args.or_else(|| base.values.get(ENGINE).cloned()),
+            None => base.engine_of_args,
+        };
         // One of two rows that choose the same replaces the other of a weaker layer.
         for other in self.values.keys().flat_map(|name| table::others(name)) {
             base.values.remove(other);
@@ -462,6 +474,7 @@ impl Profile {
             args: base.args,
             args_if: base.args_if,
             engine_args: self.engine_args.or(base.engine_args),
+            engine_of_args,
             conda_roots: self.conda_roots.or(base.conda_roots),
             heads_table,
             selects: if self.selects.is_empty() { base.selects } else { self.selects },

@@ -43,7 +43,7 @@ pub(super) fn load(
     let Some(asked) = asked else { return usual() };
     let shown = quoted(asked);
     match usual() {
-        Err(refusal) => warnings.push(Warning::new(Id::SettingsSite, refusal.text, refusal.hint)),
+        Err(refusal) => warnings.push(refusal.into()),
         Ok(site) => refuse_to_leave(&site, &shown)?,
     }
     if asked == NONE {

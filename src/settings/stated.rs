@@ -89,6 +89,7 @@ impl Profile {
             args: _,
             args_if: _,
             engine_args,
+            engine_of_args: _,
             conda_roots,
             heads_table,
             selects,

@@ -268,7 +268,7 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("python", python, "job", Text, INTERPRETER, "/usr/bin/python3", some python = path),
     row!("conda-env", conda_env, "job", Text, NAME, "tiny-vae", some conda_env = words),
     row!("env", env, -, Text, ASSIGNMENT, "OMP_NUM_THREADS=8", entries &['\n']),
-    row!("interactive", interactive, "job", Boolean, BOOLEAN, "true", plain interactive = boolean),
+    row!("interactive", interactive, "job", Boolean, BOOLEAN, "true", set interactive = boolean),
 
     row!("nnodes", nnodes, "job", Number, POSITIVE, "2", some nnodes = nodes),
     row!("nodes", nodes, "job", Text, HOSTS, "host0,host1", some nodes = hosts),

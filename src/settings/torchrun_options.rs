@@ -135,6 +135,14 @@ impl Becomes {
     }
 }
 
+/// Why nothing needs `--rdzv-id`.
+pub fn told_apart() -> Text {
+    text!(
+        "jobs are told apart by the platform's id, else by port and number of nodes",
+        "任务按平台的 ID 区分，否则按端口和节点数区分"
+    )
+}
+
 /// Each option with a variable: its name, and whether torchrun takes no value for it.
 pub fn torchrun_options() -> Vec<(&'static str, bool)> {
     OPTIONS.iter().map(|option| (option.name, option.is_switch())).collect()

@@ -185,7 +185,7 @@ pub struct Settings {
     pub watch: Vec<Sourced<Rule>>,
     /// The platform that the profile describes.
     pub platform: Option<Sourced<&'static Platform>>,
-    pub interactive: bool,
+    pub interactive: Sourced<bool>,
     pub termination_log: Option<Sourced<PathBuf>>,
     /// The lines whose progress is posted to a TrainJob of Kubeflow.
     pub progress: Sourced<TellsProgress>,

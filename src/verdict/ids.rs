@@ -239,6 +239,7 @@ ids! {
         ScriptFile = "script.file": [Checks(Usage, Fail)],
         EngineFile = "engine.file": [Checks(Usage, Fail)],
         EngineFlags = "engine.flags": [Checks(Usage, Fail)],
+        EngineArgs = "engine.args": [Warns],
         EngineConfig = "engine.config": [Warns],
         PythonInterpreter = "python.interpreter": [Refuses(Python), Warns],
         PythonEnvironment = "python.environment": [Warns],

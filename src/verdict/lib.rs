@@ -172,6 +172,13 @@ impl Warning {
     }
 }
 
+/// What refuses a launch is a warning for a command that only reads.
+impl From<Refusal> for Warning {
+    fn from(Refusal { id, text, hint, .. }: Refusal) -> Warning {
+        Warning { id, text, hint }
+    }
+}
+
 /// The warnings in the order in which people should read them: first warnings that would refuse a launch by default,
 /// then warnings that may change the result, then advice. Warnings with one id stay together.
 pub fn by_importance(warnings: &[Warning]) -> Vec<&Warning> {

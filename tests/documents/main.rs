@@ -4,6 +4,7 @@ mod chinese;
 mod completions;
 mod contributing;
 mod dependencies;
+mod explain_layers;
 mod explain_logs;
 mod explain_records;
 mod findings;

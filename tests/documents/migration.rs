@@ -67,6 +67,7 @@ const VALUES: &[(&str, &str)] = &[
     ("--main-process-port", "29501"),
     ("--rdzv-endpoint", "127.0.0.1:29501"),
     ("--rdzv-backend", "static"),
+    ("--rdzv-id", "7"),
     ("--max-restarts", "1"),
     ("--log-dir", "logs"),
     ("--module", "this"),

@@ -22,7 +22,7 @@ fn profiles_give_the_expected_platform_command_lines() {
             8,
             format!(
                 "{TORCHRUN} --nnodes 2 --nproc-per-node 5 --node-rank 1 --rdzv-backend static \
-                 --master-addr wan22-master-0 --master-port 23456 --max-restarts 0 generate.py \
+                 --master-addr wan22-master-0 --master-port 23456 --max-restarts 0 -- generate.py \
                  --task t2v-A14B --size 832*480 --ckpt_dir /Wan2.2-T2V-A14B \
                  --ulysses_size 10 --sample_guide_scale 10 --prompt"
             ),
@@ -34,7 +34,7 @@ fn profiles_give_the_expected_platform_command_lines() {
             format!(
                 "{TORCHRUN} --nnodes 2 --nproc-per-node 4 --node-rank 0 --rdzv-backend static \
                  --master-addr jo-dbxfe2k2l635222i-worker-0 --master-port 29500 --max-restarts 0 \
-                 generate.py --task t2v-A14B --size 832*480 --ckpt_dir /Wan2.2-T2V-A14B \
+                 -- generate.py --task t2v-A14B --size 832*480 --ckpt_dir /Wan2.2-T2V-A14B \
                  --ulysses_size 8 "
             ),
         ),
@@ -46,7 +46,7 @@ fn profiles_give_the_expected_platform_command_lines() {
                 "{accelerate} --num_machines 2 --num_processes 16 --machine_rank 1 \
                  --main_process_ip jo-dbxfe2k2l635222i-worker-0 --main_process_port 29500 \
                  --rdzv_backend static --max_restarts 0 --deepspeed_multinode_launcher standard \
-                 --config_file deepspeed_16gpu.yaml train_taehv.py --config \
+                 --config_file deepspeed_16gpu.yaml -- train_taehv.py --config \
                  taehv_config_16gpu_h100.py"
             ),
         ),
@@ -58,7 +58,7 @@ fn profiles_give_the_expected_platform_command_lines() {
                 "{accelerate} --num_machines 2 --num_processes 16 --machine_rank 1 \
                  --main_process_ip 10.1.2.3 --main_process_port 9205 --rdzv_backend static \
                  --max_restarts 0 --deepspeed_multinode_launcher standard --config_file \
-                 deepspeed_16gpu.yaml train_taehv.py --config taehv_config_16gpu_h100.py"
+                 deepspeed_16gpu.yaml -- train_taehv.py --config taehv_config_16gpu_h100.py"
             ),
         ),
         (
@@ -70,7 +70,7 @@ fn profiles_give_the_expected_platform_command_lines() {
             4,
             format!(
                 "{TORCHRUN} --nnodes 1 --nproc-per-node 4 --node-rank 0 --rdzv-backend static \
-                 --master-addr 127.0.0.1 --master-port 23456 --max-restarts 0 train.py"
+                 --master-addr 127.0.0.1 --master-port 23456 --max-restarts 0 -- train.py"
             ),
         ),
     ];

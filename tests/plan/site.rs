@@ -109,6 +109,19 @@ fn locked_key_is_refused_before_the_launch() {
     }
 }
 
+/// A file that is mounted over a link, and is not there, is no missing file.
+#[test]
+fn link_that_leads_nowhere_is_refused() {
+    for (name, variable) in [("site.toml", "RANKLAUNCH_SITE"), ("ranklaunch.toml", "NONE")] {
+        let words = ["plan", "--engine", "direct", "--device", "cpu", "--", "true"];
+        let launcher = launcher(None, words).env(variable, name);
+        std::os::unix::fs::symlink("..data/site.toml", launcher.folder().join(name)).expect("made");
+        let ended = launcher.run().expect_code(64);
+        let said = format!("{name}: it is a link to ..data/site.toml, which does not exist");
+        assert!(ended.err.contains(&said), "{}", ended.err);
+    }
+}
+
 /// A plan in a mount namespace whose /etc has only this file.
 fn in_etc(mode: &str, words: &[&str]) -> Option<Ended> {
     if !nix::unistd::geteuid().is_root() {

@@ -65,30 +65,25 @@ fn engine_line(plan: &Plan, options: &EngineOptions) -> Option<Line> {
 
 fn render(plan: &Plan, shim: Option<&Path>, options: &EngineOptions) -> Vec<OsString> {
     // The role comes before `--`, since argparse removes a `--` that follows the program.
-    let shimmed = |shim: &Path| [shim.into(), "rank".into(), "--".into()];
+    let shimmed = |shim: &Path| vec![shim.into(), "rank".into(), "--".into()];
     let Some(mut line) = engine_line(plan, options) else {
         let shim = shim.filter(|_| !plan.engine.runs_a_command());
         return shim.map(shimmed).into_iter().flatten().chain(rank_argv(plan)).collect();
     };
-    match (shim, &plan.program) {
-        (Some(shim), _) => {
-            line.switch("no-python");
-            line.argv.extend(shimmed(shim));
-            line.argv.extend(rank_argv(plan));
-        }
-        (None, Program::Script { path, args }) => {
-            line.argv.push(path.clone());
-            line.argv.extend(args.iter().cloned());
-        }
-        (None, Program::Module { name, args }) => {
-            line.argv.extend(["--module".into(), name.into()]);
-            line.argv.extend(args.iter().cloned());
-        }
-        (None, Program::Command { argv: command }) => {
-            line.switch("no-python");
-            line.argv.extend(command.iter().cloned());
-        }
+    if let Some(shim) = shim {
+        line.switch("no-python");
+        return [line.argv, shimmed(shim), rank_argv(plan)].concat();
     }
+    let (switch, program, args) = match &plan.program {
+        Program::Script { path, args } => (None, Some(path.clone()), args),
+        Program::Module { name, args } => (Some("module"), Some(name.into()), args),
+        Program::Command { argv } => (Some("no-python"), None, argv),
+    };
+    switch.into_iter().for_each(|switch| line.switch(switch));
+    // argparse reads words behind the program as options as well: `--run=x` as an abbreviation of torchrun's
+    // `--run-path`. Behind `--` it reads none, in every Python from 3.6 on.
+    line.argv.push("--".into());
+    line.argv.extend(program.into_iter().chain(args.iter().cloned()));
     line.argv
 }
 

@@ -33,7 +33,7 @@ fn torchrun_gets_a_static_rendezvous_and_our_shim() {
     .expect("a plan");
     let head = "/opt/python -m torch.distributed.run --nnodes 2 --nproc-per-node 8 --node-rank 1 \
                 --rdzv-backend static --master-addr 10.0.0.1 --master-port 29500 --max-restarts 0";
-    assert_eq!(words(&argv(&plan)), format!("{head} generate.py --prompt a b"));
+    assert_eq!(words(&argv(&plan)), format!("{head} -- generate.py --prompt a b"));
     assert_eq!(argv(&plan).last(), Some(&OsString::from("a b")));
     let options = EngineOptions {
         log_dir: Some("/tmp/x".into()),
@@ -151,7 +151,7 @@ fn deepspeed_gets_the_devices_as_base64() {
         line.contains("--world_info eyJub2RlLTAiOlswLDFdLCJub2RlLTEiOlswLDFdfQ== --node_rank 0"),
         "{line}"
     );
-    assert!(line.contains("--no_local_rank generate.py"), "{line}");
+    assert!(line.contains("--no_local_rank -- generate.py"), "{line}");
 }
 
 #[test]
@@ -205,13 +205,13 @@ fn modules_and_programs_are_started_as_such() {
         args: strings(&["-v"]),
     }));
     let plan = planned(&settings, &facts(1), 1, &AskedNproc::Auto).expect("a plan");
-    assert!(words(&argv(&plan)).ends_with("--module pkg.train -v"));
+    assert!(words(&argv(&plan)).ends_with("--module -- pkg.train -v"));
     let exec = words(&exec_argv(&plan, Path::new("/rl"), &EngineOptions::default()));
     assert!(exec.ends_with("/rl rank -- /opt/python -u -m pkg.train -v"), "{exec}");
     settings.program =
         Some(Sourced::default_value(Program::Command { argv: strings(&["./a.out"]) }));
     let plan = planned(&settings, &facts(1), 1, &AskedNproc::Auto).expect("a plan");
-    assert!(words(&argv(&plan)).ends_with("--no-python ./a.out"));
+    assert!(words(&argv(&plan)).ends_with("--no-python -- ./a.out"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::output::{print, show, terminal_width};
+use super::output::{print, show, terminal_width, warn};
 use crate::open::catalogue_with;
 use diagnose::{
     Catalogue, Diagnosis, Evidence, LogScan, Scanned, catalogue, diagnose_knowing,
@@ -22,8 +22,8 @@ use report::runs::named::Named;
 use report::runs::records::{OwnRecords, Stated};
 use report::runs::streams::{LogFile, Opened, RecorderFiles, words};
 use report::runs::{named, records, streams};
-use settings::cli;
 use settings::cli::AnnotatedFormat;
+use settings::{Source, cli};
 use supervise::LARGEST_RECORD;
 use text::columns::{columns, end_within};
 use text::lang::{Lang, Text, cause};
@@ -39,7 +39,7 @@ pub(crate) fn explain(asked: &cli::Explain, lang: Lang) -> Result<i32, Refusal> 
         ..cli::Options::default()
     };
     options.checked_color(&Host::live())?;
-    let catalogue = catalogue_of(&options)?;
+    let catalogue = catalogue_of(&options, lang)?;
     let known: Vec<Option<Subject>> =
         asked.ids.iter().map(|word| subject(word, catalogue)).collect();
     let is_log = |(word, known): (&OsString, &Option<Subject>)| known.is_none() && names_log(word);
@@ -64,12 +64,19 @@ pub(crate) fn explain(asked: &cli::Explain, lang: Lang) -> Result<i32, Refusal> 
     Ok(0)
 }
 
-/// The failures that are known by name, with the rows of `--profile`.
-fn catalogue_of(options: &cli::Options) -> Result<&'static Catalogue, Refusal> {
-    if options.profile.is_none() {
-        return Ok(catalogue());
-    }
-    let extended = catalogue_with(&options.diagnose_rows(&Host::live())?)?;
+/// The failures that are known by name, with the rows of the platform's file and of the profile. Only a flaw of
+/// `--profile` is refused.
+fn catalogue_of(options: &cli::Options, lang: Lang) -> Result<&'static Catalogue, Refusal> {
+    let mut warnings = Vec::new();
+    let mut rows = options.diagnose_rows(&Host::live(), &mut warnings)?;
+    let extended = catalogue_with(&rows).or_else(|flaw| {
+        let is_asked = |source: &Source| matches!(source, Source::Profile { .. });
+        rows.retain(|row| options.profile.is_some() && is_asked(&row.source));
+        let of_profile = catalogue_with(&rows)?;
+        warnings.push(flaw.into());
+        Ok::<_, Refusal>(of_profile)
+    })?;
+    warnings.iter().for_each(|warning| warn(warning, lang));
     Ok(extended.unwrap_or_else(|| catalogue()))
 }
 

@@ -13,7 +13,7 @@ use text::escape::printable;
 use text::lang::{Lang, Text, cause};
 use text::style::Color;
 use text::text;
-use verdict::{Id, Refusal};
+use verdict::{Id, Refusal, Warning};
 
 /// The first error of a write to standard output.
 static UNPRINTED: OnceLock<std::io::Error> = OnceLock::new();
@@ -60,12 +60,16 @@ pub(crate) fn complete(code: i32, lang: Lang) -> i32 {
 
 /// Says that a profile was found and is not used, where no plan says so.
 pub(crate) fn say_unused_profile(settings: &Settings, lang: Lang) {
-    for warning in settings.warnings.iter().filter(|it| it.id == Id::SettingsProfileOwner) {
-        let (Text { en, zh }, hint) = (&warning.text, &warning.hint);
-        let (hint, hint_zh) = (&hint.en, &hint.zh);
-        let line = text!("{en}\n  hint: {hint}", "{zh}\n  提示：{hint_zh}");
-        say(&closing::line(&line, lang));
-    }
+    let unused = settings.warnings.iter().filter(|it| it.id == Id::SettingsProfileOwner);
+    unused.for_each(|warning| warn(warning, lang));
+}
+
+/// Says a warning of a command without a plan.
+pub(crate) fn warn(warning: &Warning, lang: Lang) {
+    let (Text { en, zh }, hint) = (&warning.text, &warning.hint);
+    let (hint, hint_zh) = (&hint.en, &hint.zh);
+    let line = text!("{en}\n  hint: {hint}", "{zh}\n  提示：{hint_zh}");
+    say(&closing::line(&line, lang));
 }
 
 /// Reports a failure of a command that was not refused, and returns `code`.

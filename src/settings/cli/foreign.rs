@@ -15,6 +15,8 @@ pub(super) enum Meaning {
     Means(&'static [&'static str]),
     /// `HOST:PORT` of node 0.
     Endpoint,
+    /// An option with a value that changes nothing here.
+    Unused,
     /// The other launcher, and what to do instead.
     Explained(&'static str, Text),
 }
@@ -37,7 +39,7 @@ const SAME: &[(&str, &str)] = &[
 /// Options of torchrun that are not needed here.
 #[rustfmt::skip]
 const NEEDLESS: &[&str] = &[
-    "rdzv-id", "role", "monitor-interval", "start-method", "local-addr", "run-path",
+    "role", "monitor-interval", "start-method", "local-addr", "run-path",
     "event-log-handler", "logs-specs", "signals-to-handle", "print-completion", "use-env",
 ];
 
@@ -198,6 +200,13 @@ const EXPLAINED: &[(&str, &[Explained])] = &[
     ),
 ];
 
+/// The meaning of a short option with its value attached: `-r3`, `-np4`.
+pub(super) fn attached(typed: &str) -> Option<Meaning> {
+    let letters = typed.strip_prefix('-').filter(|name| !name.starts_with('-'))?;
+    let name = letters.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, ':' | ','));
+    meaning(name).filter(|meaning| matches!(meaning, Meaning::Explained(..)))
+}
+
 /// The meaning of `name`, which has no leading dashes and `-` in place of `_`.
 pub(super) fn meaning(name: &str) -> Option<Meaning> {
     if let Some((_, ours)) = SAME.iter().find(|(other, _)| *other == name) {
@@ -221,6 +230,7 @@ pub(super) fn meaning(name: &str) -> Option<Meaning> {
     match name {
         "standalone" => Some(Meaning::Means(&["--nnodes=1", "--node-rank=0"])),
         "rdzv-endpoint" => Some(Meaning::Endpoint),
+        "rdzv-id" => Some(Meaning::Unused),
         _ => explained,
     }
 }

@@ -3,7 +3,9 @@
 //! Takes the definition of the command line; gives texts for a terminal of 80 columns in both languages.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 
+use clap::error::ErrorKind;
 use clap::{Command, CommandFactory};
 
 use super::line::Line;
@@ -79,14 +81,21 @@ pub fn definition(lang: Lang) -> Command {
 /// The help that a line asks for.
 pub(super) fn asked(line: &[OsString], lang: Lang) -> Option<String> {
     let ours = line.iter().take_while(|word| *word != "--");
-    let is_short = ours.into_iter().find(|word| *word == "-h" || *word == "--help")? == "-h";
+    // Letters may stand together, and one dash before a word is many letters: `-vh`, `-help`.
+    let is_short = |word: &OsString| match word.as_bytes() {
+        b"--help" => Some(false),
+        [b'-', letters @ ..] if !letters.starts_with(b"-") && letters.contains(&b'h') => Some(true),
+        _ => None,
+    };
+    let is_short = ours.into_iter().find_map(is_short)?;
     let definition = match (lang, is_short) {
         (Lang::En, _) => Line::command(),
         (Lang::Zh, false) => chinese::command(Line::command(), Some(BELOW)),
         (Lang::Zh, true) => chinese::command(Line::command(), Some(BESIDE)),
     };
     let definition = if is_short { usual(definition, lang) } else { definition };
-    let shown = definition.try_get_matches_from(line).err()?.render().to_string();
+    let stop = definition.try_get_matches_from(line).err();
+    let shown = stop.filter(|stop| stop.kind() == ErrorKind::DisplayHelp)?.render().to_string();
     Some(match lang {
         Lang::En => shown,
         Lang::Zh => chinese::help(&shown),

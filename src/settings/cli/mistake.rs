@@ -40,6 +40,12 @@ pub(super) fn foreign(typed: &str, of: &str, hint: &Text) -> Refusal {
     refusal(text, hint.clone())
 }
 
+/// The refusal of another launcher's option without its value.
+pub(super) fn no_value(typed: &str) -> Refusal {
+    let hint = text!("write its value, or leave it out", "请写出它的值，或去掉它");
+    refusal(text!("`{typed}` needs a value", "`{typed}` 缺少值"), hint)
+}
+
 /// The refusal for clap's error.
 pub(super) fn stop(error: &clap::Error, line: &[OsString]) -> Stop {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {

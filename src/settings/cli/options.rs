@@ -254,4 +254,7 @@ pub struct Options {
     /// Names of the options that were given more than once, and how often.
     #[arg(skip)]
     pub repeated: Vec<(String, usize)>,
+    /// Options of other launchers that change nothing, with their values.
+    #[arg(skip)]
+    pub unused: Vec<(String, OsString)>,
 }

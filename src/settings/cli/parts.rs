@@ -79,6 +79,8 @@ impl<'c> Parts<'c> {
                 continue;
             }
             match next {
+                // The module's name stands behind `--`.
+                None if is_module && dashes.is_some() => switch = Some(at - 1),
                 None => parts.awaits = Some(name),
                 Some(next) if is_module && next.as_bytes().starts_with(b"-") => {
                     switch = Some(at - 1)
@@ -86,6 +88,9 @@ impl<'c> Parts<'c> {
                 Some(_) if is_module => return parts.with_module(words, at + 1),
                 Some(_) => at += 1,
             }
+        }
+        if let (Some(switch), Some(name)) = (switch, parts.program.filter(|at| *at < words.len())) {
+            (parts.apart, parts.program) = (Some((switch, name)), Some(name + 1));
         }
         parts
     }
@@ -136,11 +141,11 @@ impl TypedOption {
         Some(TypedOption { typed, name: name.replace('_', "-"), value })
     }
 
-    /// The name of our option that it means.
+    /// The name of our option that it means, or of one that takes a value as it does.
     fn ours(&self, root: &Command) -> String {
         match foreign::meaning(&self.name) {
             Some(Meaning::Is(name)) if option(root, &self.name).is_none() => name.to_owned(),
-            Some(Meaning::Endpoint) => "master-addr".to_owned(),
+            Some(Meaning::Endpoint | Meaning::Unused) => "master-addr".to_owned(),
             _ => self.name.clone(),
         }
     }
@@ -209,6 +214,11 @@ mod tests {
             // For torchrun -m is a switch.
             (&["-m", "--nproc_per_node", "2", "a.b", "-m", "x"], &["-m", "x"], Some("a.b")),
             (&["run", "--module", "--standalone", "a.b", "--"], &[], Some("a.b")),
+            (&["-m", "--standalone", "--", "a.b", "--x"], &["--x"], Some("a.b")),
+            (&["plan", "-m", "--", "a.b", "--", "x"], &["--", "x"], Some("a.b")),
+            // The value of an option that is not ours is no program.
+            (&["--rdzv_id", "7", "train.py", "--lr", "1"], &["train.py", "--lr", "1"], None),
+            (&["--rdzv-id=x.py", "-m", "a.b"], &[], Some("a.b")),
         ] {
             let program: Vec<OsString> = program.iter().map(OsString::from).collect();
             assert_eq!(started(line), (program, module.map(OsString::from)), "{line:?}");
@@ -220,6 +230,7 @@ mod tests {
         assert!(matches!(of("explain train.py --format json"), Ok(Typed::Explain(_))));
         assert!(matches!(of("lint a.py"), Ok(Typed::Lint(_))));
         assert!(matches!(of("-m"), Err(Stop::Refused(_))));
+        assert!(matches!(of("-m --"), Err(Stop::Refused(_))));
         assert!(matches!(of("--module --nnodes 2"), Err(Stop::Refused(_))));
     }
 
@@ -249,6 +260,7 @@ mod tests {
             ["--rdzv_backend", "--rdzv-endpoint", "--nproc", "--num_machines"]
                 .map(|name| (name.to_owned(), true)),
         );
+        names.push(("--rdzv_id".to_owned(), true));
         names.extend([("--standalone".to_owned(), false), ("-v".to_owned(), false)]);
         let value = "[^-]{1,4}|x\\.py|plan|run|-m|-[0-9]|a=b|.{0,3}\\.py";
         let one = (proptest::sample::select(names), value, any::<bool>());

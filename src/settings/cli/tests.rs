@@ -70,6 +70,8 @@ fn a_bad_line_is_refused_with_one_hint() {
         ("run plan", "`plan`", "one subcommand"),
         ("plan --format yaml", "`yaml`", "write one of: text, json, shell"),
         ("--nnodes", "`--nnodes <N>` needs a value", "ranklaunch --help"),
+        ("--rdzv-id", "`--rdzv-id` needs a value", "write its value"),
+        ("run train --version", "`train`", "ranklaunch run [options] -- train"),
         ("wait", "<HOST:PORT> is missing", "ranklaunch wait --help"),
         ("init", "is missing", "--help"),
         ("init sleep 1", "`sleep`", "ranklaunch init -- sleep"),
@@ -137,6 +139,7 @@ fn options_of_other_launchers_mean_the_same_here() {
         ("--rdzv-endpoint a", "--master-addr=a"),
         ("--rdzv-endpoint=localhost:0", "--master-addr=localhost"),
         ("--standalone", "--nnodes=1 --node-rank=0"),
+        ("-m --standalone", "-m --nnodes=1 --node-rank=0"),
         ("--num_machines 2 --machine_rank 1", "--nnodes 2 --node-rank 1"),
         ("--main_process_ip a --main_process_port 1234", "--master-addr a --master-port 1234"),
         ("--num_gpus 4 --num_nodes 2", "--nproc-per-node 4 --nnodes 2"),
@@ -154,7 +157,11 @@ fn options_of_other_launchers_mean_the_same_here() {
 #[test]
 fn other_options_of_other_launchers_are_explained() {
     for (line, of, hint) in [
-        ("--rdzv_id 7", "torchrun", "remove it"),
+        ("--run-path", "torchrun", "remove it"),
+        ("-r 3", "torchrun", "--console"),
+        ("-r3", "torchrun", "--console"),
+        ("-t0:1,1:2", "torchrun", "--console"),
+        ("-np4", "mpirun", "--nproc-per-node"),
         ("--rdzv-conf a=b", "torchrun", "--wait-timeout"),
         ("--no-python", "torchrun", "-- bash train.sh"),
         ("--no_python", "torchrun", "-- bash train.sh"),
@@ -215,6 +222,8 @@ fn help_and_version_are_asked_for() {
         ("help plan", "plan --help"),
         ("version", "--version"),
         ("help profile show", "profile show --help"),
+        ("run --version", "--version"),
+        ("lint -V", "--version"),
     ] {
         assert_eq!(shown(word), shown(flag), "{word}");
     }
@@ -234,6 +243,27 @@ fn help_and_version_are_asked_for() {
     assert!(version.contains(env!("CARGO_PKG_VERSION")) && version.contains("linux"));
 }
 
+/// Letters stand together, as in `-vh`, and one dash before a word is many letters.
+#[test]
+fn help_among_other_letters_is_in_the_users_language() {
+    for (line, plain) in [("-help", "-h"), ("-vh", "-h"), ("plan -help", "plan -h")] {
+        let shown = |line: &str, lang: Lang| {
+            let words = std::iter::once("ranklaunch").chain(line.split(' ')).map(OsString::from);
+            let words: Vec<OsString> = words.collect();
+            match Command::parse(words.iter().cloned()) {
+                Err(Stop::Shown(text)) => Command::shown(text, &words, lang),
+                other => panic!("{line}: {other:?}"),
+            }
+        };
+        for lang in [Lang::En, Lang::Zh] {
+            assert_eq!(shown(line, lang), shown(plain, lang), "{line}");
+        }
+        assert_ne!(shown(line, Lang::En), shown(line, Lang::Zh), "{line}");
+    }
+    // A version stays one.
+    assert!(matches!(read("-Vh"), Err(Stop::Shown(text)) if text.starts_with("ranklaunch ")));
+}
+
 #[test]
 fn manual_has_the_usual_sections() {
     let codes = [("86".to_owned(), Text::new("no answer", "没有应答"))];
@@ -249,6 +279,13 @@ fn manual_has_the_usual_sections() {
         let found: Vec<String> =
             found.map(|name| name.trim_matches('"').replace(' ', "_")).collect();
         assert_eq!(found.join(" "), sections);
+        // A page is indented by 7 of 80 columns.
+        let (_, examples) = page.rsplit_once(".nf\n").expect("lines as they are");
+        let (examples, _) = examples.split_once(".fi").expect("an end");
+        let examples = examples.replace("\\-", "-").replace("\\e", "\\").replace("\\\\", "\\");
+        assert!(examples.lines().count() > 4, "{examples}");
+        let widest = examples.lines().max_by_key(|line| line.chars().count()).expect("a line");
+        assert!(widest.chars().count() <= 73, "{widest}");
         let usage = page.split(".SH ").nth(2).expect("a synopsis");
         assert!(usage.lines().count() < 9, "{usage}");
         for words in [

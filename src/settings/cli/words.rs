@@ -23,6 +23,8 @@ pub(super) struct Words {
     pub(super) line: Vec<OsString>,
     /// Options with one value that were given more than once.
     pub(super) repeated: Vec<(String, usize)>,
+    /// Options of other launchers that change nothing, with their values.
+    pub(super) unused: Vec<(String, OsString)>,
 }
 
 /// Rearranges the words.
@@ -35,7 +37,8 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
     let parts = Parts::of(words, &root);
     let ours = words.get(..parts.end).unwrap_or_default();
     if let Some(asked) = about_itself(ours, &root)? {
-        return Ok(Words { line: [name, &asked].concat(), repeated: Vec::new() });
+        let line = [name, &asked].concat();
+        return Ok(Words { line, repeated: Vec::new(), unused: Vec::new() });
     }
     let own = parts.subcommand.and_then(|at| ours.get(at)).and_then(|word| word.to_str());
     let command = parts.command;
@@ -44,6 +47,7 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
     let mut line = name.to_vec();
     line.extend(own.map(OsString::from));
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let mut unused = Vec::new();
     let is_moved = |at: usize| {
         let apart = parts.apart.is_some_and(|(switch, module)| at == switch || at == module);
         apart || parts.subcommand == Some(at)
@@ -56,7 +60,7 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
         };
         let mut given = given;
         if launches && option(command, &given.name).is_none() {
-            match foreign::meaning(&given.name) {
+            match foreign::meaning(&given.name).or_else(|| foreign::attached(&given.typed)) {
                 Some(Meaning::Is(name)) => given.name = name.to_owned(),
                 Some(Meaning::Means(words)) => {
                     line.extend(words.iter().map(OsString::from));
@@ -65,6 +69,12 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
                 Some(Meaning::Endpoint) => {
                     let value = given.value.or_else(|| rest.next().map(|(_, word)| word.clone()));
                     line.extend(endpoint(&value.unwrap_or_default()));
+                    continue;
+                }
+                Some(Meaning::Unused) => {
+                    let value = given.value.or_else(|| rest.next().map(|(_, word)| word.clone()));
+                    let Some(value) = value else { return Err(mistake::no_value(&given.typed)) };
+                    unused.push((given.typed, value));
                     continue;
                 }
                 Some(Meaning::Explained(of, hint)) => {
@@ -107,7 +117,7 @@ pub(super) fn ordered(args: Vec<OsString>) -> Result<Words, Refusal> {
         line.extend(words.get(program..).unwrap_or_default().iter().cloned());
     }
     let repeated = counts.into_iter().filter(|(_, times)| *times > 1).collect();
-    Ok(Words { line, repeated })
+    Ok(Words { line, repeated, unused })
 }
 
 /// `-1` is a value, which the setting may refuse, not an option.
@@ -116,13 +126,17 @@ fn is_negative(word: &OsStr) -> bool {
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// `help plan` and `version`, as flags. None for `help` alone and for its topics.
+/// `help plan`, `version` and `plan --version`, as flags. None for `help` alone and for its topics.
 ///
 /// # Errors
 /// `help` about nothing that is known.
 fn about_itself(ours: &[OsString], root: &Command) -> Result<Option<Vec<OsString>>, Refusal> {
     let Some((first, rest)) = ours.split_first() else { return Ok(None) };
-    if first == "version" && rest.is_empty() {
+    let is_version = |word: &OsString| word == "--version" || word == "-V";
+    let of_command = || first.to_str().is_some_and(|name| root.find_subcommand(name).is_some());
+    if first == "version" && rest.is_empty()
+        || rest.iter().all(is_version) && of_command() && !rest.is_empty()
+    {
         return Ok(Some(vec!["--version".into()]));
     }
     if first != "help" {

@@ -1,6 +1,7 @@
 //! Settings: which source wins, refusals and their texts, and the embedded profiles.
 
 mod embedded;
+mod engine_args;
 mod profiles;
 mod programs;
 mod reference;

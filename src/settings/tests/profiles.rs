@@ -290,7 +290,8 @@ fn diagnose_rows_have_defaults_and_replace_by_id() {
     // `explain` reads only the rows: a program that is not there does not matter.
     std::fs::write(at("other.toml"), "extends = 'mine.toml'\n[job]\nscript = 'none.py'")
         .expect("a file");
-    let rows = options(&["--profile", &at("other.toml")]).diagnose_rows(&host(&[]));
+    let rows =
+        options(&["--profile", &at("other.toml")]).diagnose_rows(&host(&[]), &mut Vec::new());
     assert_eq!(rows.expect("rows").len(), 2);
-    assert_eq!(options(&[]).diagnose_rows(&host(&[])).expect("none"), []);
+    assert_eq!(options(&[]).diagnose_rows(&host(&[]), &mut Vec::new()).expect("none"), []);
 }

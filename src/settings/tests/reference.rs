@@ -51,7 +51,7 @@ fn reference_is_a_profile_with_every_key() {
     for id in Id::checks() {
         assert!(settings.severities.contains_key(&id), "{id} is missing");
     }
-    let rows: Vec<Row> = settings.diagnose.iter().map(|row| row.value.clone()).collect();
+    let rows: Vec<diagnose::Row> = settings.diagnose.iter().map(|row| row.value.clone()).collect();
     assert_eq!(rows.len(), 1);
     assert!(Catalogue::with(&rows).is_ok(), "the row of the reference is sound");
     assert_eq!(settings.watch.len(), 4);
@@ -86,7 +86,7 @@ fn reference_is_a_profile_with_every_key() {
                 s.log_cap_node.value, s.console.value, s.console_prefix.value
             ),
             format!("{:?} {:?}", s.color.value, s.verbose),
-            format!("{:?} {:?} {:?}", s.nested, s.interactive, s.lang),
+            format!("{:?} {:?} {:?}", s.nested, s.interactive.value, s.lang),
         ];
         text.join("\n")
     };

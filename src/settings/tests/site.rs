@@ -10,14 +10,14 @@ use super::*;
 use crate::table::{Allowed, Toml};
 
 /// A node with a platform's file and a profile; a text of None is a missing file.
-struct Layers {
+pub(super) struct Layers {
     root: tempfile::TempDir,
     variables: Vec<(String, String)>,
     words: Vec<String>,
 }
 
 impl Layers {
-    fn new(site: Option<&str>, profile: Option<&str>) -> Layers {
+    pub(super) fn new(site: Option<&str>, profile: Option<&str>) -> Layers {
         let root = tempfile::tempdir().expect("a folder");
         std::fs::create_dir_all(root.path().join("etc/ranklaunch")).expect("made");
         let layers = Layers { root, variables: Vec::new(), words: Vec::new() };
@@ -29,21 +29,21 @@ impl Layers {
         layers
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.root.path().join("etc/ranklaunch").join(name)
     }
 
-    fn set(mut self, name: &str, value: &str) -> Layers {
+    pub(super) fn set(mut self, name: &str, value: &str) -> Layers {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    fn typed(mut self, word: String) -> Layers {
+    pub(super) fn typed(mut self, word: String) -> Layers {
         self.words.push(word);
         self
     }
 
-    fn read(&self) -> Result<Settings, Refusal> {
+    pub(super) fn read(&self) -> Result<Settings, Refusal> {
         let environment = self.variables.iter().map(|(n, v)| (n.into(), v.into())).collect();
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         Settings::read(&options(&words), &Host::replayed(self.root.path(), environment))
@@ -573,7 +573,7 @@ fn explain_knows_the_platforms_failures() {
     let layers = Layers::new(Some(&row("of_site")), Some(&row("of_job")));
     let host = Host::replayed(layers.root.path(), BTreeMap::new());
     let ids = |line: &[&str]| -> Vec<String> {
-        let rows = options(line).diagnose_rows(&host).expect("rows");
+        let rows = options(line).diagnose_rows(&host, &mut Vec::new()).expect("rows");
         rows.into_iter().map(|row| row.value.id).collect()
     };
     assert_eq!(ids(&[]), ["of_site"]);

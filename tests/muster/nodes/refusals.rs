@@ -104,3 +104,39 @@ fn undeliverable_refusal_says_so() {
     let words = "was not notified, since it is not there (127.0.0.1:";
     assert!(ended.err.contains(words), "{}", ended.err);
 }
+
+/// Two nodes that only a profile introduces to each other; the platform's file of node `odd` has a mistake.
+#[test]
+fn broken_platform_file_is_told_by_the_profiles_membership() {
+    for odd in [0, 1] {
+        let port = free_port();
+        let profile = format!(
+            "[job]\nnnodes = 2\nmaster_addr = '127.0.0.1'\nmaster_port = {port}\n[launch]\nwait_timeout = '30m'\n"
+        );
+        let node = |rank: u32| {
+            let mut args: Vec<OsString> = run_args("direct", 1);
+            args.extend(["--profile", "./job.toml", "--node-rank"].map(Into::into));
+            args.extend([
+                rank.to_string().into(),
+                "--".into(),
+                program("rank.sh").into_os_string(),
+            ]);
+            args.push("succeed".into());
+            let launcher = Launcher::new(args).env("RANKLAUNCH_SITE", "site.toml");
+            let site = if rank == odd { "[logs]\nlog_kep = 'all'\n" } else { "" };
+            for (name, text) in [("job.toml", profile.as_str()), ("site.toml", site)] {
+                std::fs::write(launcher.folder().join(name), text).expect("written");
+            }
+            launcher.start()
+        };
+        // The test would time out if the other node waited for the deadline.
+        let nodes = [node(0), node(1)];
+        for (rank, ended) in (0..).zip(nodes.map(|node| node.wait().expect_nothing_left())) {
+            let code = if rank == odd { 64 } else { 88 };
+            let ended = ended.expect_code(code);
+            assert!(ended.out.is_empty(), "nothing ran: {}", ended.out);
+            assert!(ended.err.contains("site.toml:2"), "node {rank}: {}", ended.err);
+            assert!(ended.err.contains("`log_kep`"), "node {rank}: {}", ended.err);
+        }
+    }
+}

@@ -72,7 +72,7 @@ fn json_holds_every_promised_field() {
         ("/env/NCCL_SOCKET_IFNAME", json!("=eth0")),
         ("/env/CUDA_VISIBLE_DEVICES", json!("0,1,2,3,4")),
         ("/env/CUDA_DEVICE_ORDER", json!("PCI_BUS_ID")),
-        ("/argv", json!([&torchrun[..], &script[..]].concat())),
+        ("/argv", json!([&torchrun[..], &["--"], &script[..]].concat())),
         ("/exec_argv", json!([&torchrun[..], &shim[..], &script[..]].concat())),
         ("/warnings/0/id", json!("gpu.unused")),
         ("/warnings/0/text", json!("5 of 8 GPUs are used on every node, 3 stay idle")),
