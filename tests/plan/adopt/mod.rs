@@ -177,7 +177,8 @@ fn files_of_accelerate_are_found_or_named() {
     write("x.yaml", &config(5)).expect("written");
     assert_eq!(nproc(&["a/run.sh", "x.yaml"]), ("nproc_per_node = 5".to_owned(), false));
     // Of two files with the name that is meant, the one at the path that is meant.
-    assert_eq!(nproc(&["x.yaml", "a/run.sh", "a/conf/x.yaml"]).0, "nproc_per_node = 3");
-    let (code, said) = adopt(folder.path(), &["x.yaml"]);
-    assert!(code == Some(64) && said.contains("no launch line that was given names it"), "{said}");
+    let (code, said) = adopt(folder.path(), &["x.yaml", "a/run.sh", "a/conf/x.yaml"]);
+    assert!(said.contains("nproc_per_node = 3\n"), "{said}");
+    // The other one is named by no launch.
+    assert!(code == Some(64) && said.contains("refused: x.yaml: a file of accelerate"), "{said}");
 }
