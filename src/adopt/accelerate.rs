@@ -222,17 +222,17 @@ mod tests {
             let mut line = "accelerate launch --config_file x.yaml".to_owned();
             let mut config = format!("distributed_type: MULTI_GPU\nnum_machines: {nodes}\nmain_process_port: 1\n");
             if says_nodes {
-                line.push_str(&format!(" --num_machines {other}"));
+                line += &[" --num_machines ", &other.to_string()].concat();
             }
             if says_port {
                 line.push_str(" --main_process_port 2");
             }
             match says_processes {
                 true => {
-                    line.push_str(&format!(" --num_processes {all}"));
+                    line += &[" --num_processes ", &all.to_string()].concat();
                     config.push_str("num_processes: 77\n");
                 }
-                false => config.push_str(&format!("num_processes: {all}\n")),
+                false => config += &["num_processes: ", &all.to_string(), "\n"].concat(),
             }
             let adopted = adopted_with(&format!("{line} --machine_rank 0 a.py"), &|_| Ok(config.clone()));
             let launch = &adopted.launches[0];

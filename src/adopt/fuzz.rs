@@ -5,6 +5,8 @@ use super::sizes::Files;
 use text::fuzzing::assert_printable;
 use text::lang::{Lang, Text};
 
+type Reading = fn(&str, &str, Files<'_>) -> Result<Adopted, Text>;
+
 /// Reads a script and a manifest.
 ///
 /// Every line that is neither blank nor a comment has a class and a reason, and every class is about lines of the
@@ -13,8 +15,7 @@ pub fn script(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data).replace(['\r', '\0'], "\n");
     let text = text.trim_start_matches('\u{FEFF}');
     let files: Files<'_> = &|_| Ok(text.to_owned());
-    let reads: [fn(&str, &str, Files<'_>) -> Result<Adopted, Text>; 3] =
-        [Adopted::of_script, Adopted::of_manifest, Adopted::of];
+    let reads: [Reading; 3] = [Adopted::of_script, Adopted::of_manifest, Adopted::of];
     for (read, name) in reads.into_iter().zip(["start.sh", "start.sh", "start"]) {
         let adopted = match read(name, text, files) {
             Ok(adopted) => adopted,

@@ -165,7 +165,9 @@ fn account(summary: &LogsSummary, lang: Lang) -> Value {
         })
         .collect();
     let problems: Vec<&str> = summary.problems.iter().map(|problem| problem.get(lang)).collect();
-    json!({ "folder": summary.folder, "owners": owners, "problems": problems })
+    // JSON has no other bytes than UTF-8.
+    let folder = summary.folder.as_ref().map(|folder| folder.to_string_lossy());
+    json!({ "folder": folder, "owners": owners, "problems": problems })
 }
 
 /// Time limit for the histories of all other nodes. Most of it is for a node that hangs.

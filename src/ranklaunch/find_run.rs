@@ -133,6 +133,7 @@ fn the_one(
     let (refused, unheard) = (refused.pop(), unheard.pop());
     let (mut meant, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_meant);
     // Another user may give its own job any name, or may have any number of jobs.
+    let all = meant.len();
     if meant.iter().any(|one| one.stranger.is_none()) {
         meant.retain(|one| one.stranger.is_none());
     }
@@ -149,7 +150,8 @@ fn the_one(
             }
             // The jobs of strangers were left out if one of the user's own is meant.
             let are_several = meant.iter().all(|one| one.stranger.is_none());
-            Err(NotOne { are_several, refusal: several(run, &here, &meant) })
+            let refusal = several(run, &here, &meant, all - meant.len());
+            Err(NotOne { are_several, refusal })
         }
     }
 }
@@ -405,6 +407,7 @@ mod tests {
     use super::*;
     use linux::sys::Peer;
     use monitor::socket::{About, Job, Refused};
+    use std::os::unix::ffi::OsStrExt;
     use text::run_id::RunId;
 
     #[test]
@@ -424,6 +427,41 @@ mod tests {
         // An agent of another PID namespace, with and without a pid in this one.
         let jobs = [running("", 7, Some(4711)), running("", 8, Some(0)), running("a", 9, Some(12))];
         assert_eq!(names(&jobs), "4711, 8, a");
+    }
+
+    #[test]
+    fn lists_say_whose_jobs_they_count() {
+        let uid = rustix::process::geteuid().as_raw();
+        let job = |stranger: Option<u32>| {
+            let peer = Some(Peer { uid: stranger.unwrap_or(uid), pid: 42 });
+            let agent = Listener { name: "ranklaunch-stacks-42-x".to_owned(), peer };
+            let (run_id, ranks) = (RunId::default(), Vec::new());
+            let about = About { folder: "/work/b\u{FFFD}d".to_owned(), ..About::default() };
+            let job = Job { run_id: run_id.clone(), attempt: 0, node: 0, nodes: 1, ranks, about };
+            RunningJob { run_id, stranger, agents: vec![(agent, job)] }
+        };
+        let (own, others) = ([job(None), job(None)], [job(Some(7)), job(Some(8)), job(Some(8))]);
+        let nowhere = Here::default();
+        let here = Here::at(Path::new(OsStr::from_bytes(b"/work/b\xffd")));
+        for (jobs, here, unlisted, first) in [
+            (&own[..], &nowhere, 0, "2 jobs run here, none of them in this folder:"),
+            (&own, &here, 0, "2 jobs run here, 2 of them in this folder:"),
+            (
+                &own,
+                &nowhere,
+                3,
+                "2 jobs of this user run here, none of them in this folder; 3 of other users are not listed:",
+            ),
+            (&others, &nowhere, 0, "3 jobs of other users run here, none of this user:"),
+            (&others, &here, 0, "3 jobs of other users run here, 3 of them in this folder:"),
+        ] {
+            let refusal = several(None, here, jobs, unlisted);
+            assert_eq!(refusal.text.en.lines().next(), Some(first));
+            assert_ne!(refusal.text.en, refusal.text.zh);
+            let named = several(Some("a"), here, jobs, unlisted).text.en;
+            let said = if unlisted > 0 { " of this user that run here; 3 of" } else { " run here" };
+            assert!(named.contains(said), "{named}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use report::runs::view::now_ms;
 use settings::cli::Options;
 use text::columns::table;
 use text::escape::in_one_line;
-use text::lang::Lang;
+use text::lang::{Lang, Text};
 use text::run_id::RunId;
 use text::text;
 use verdict::{Id, Refusal};
@@ -102,13 +102,18 @@ impl Here {
         Here { folder, logs }
     }
 
+    #[cfg(test)]
+    pub(crate) fn at(folder: &Path) -> Here {
+        Here { folder: Some(folder.to_owned()), logs: Vec::new() }
+    }
+
     /// Whether a job was started in this folder, or writes into its log folder.
     pub(crate) fn has(&self, job: &RunningJob) -> bool {
         let (run, folder) = (job.run_id.as_str(), self.folder.as_deref());
         let is_in = |logs: &PathBuf| !run.is_empty() && logs.join(run).is_dir();
         job.agents
             .iter()
-            .any(|(_, job)| folder.is_some_and(|it| it == Path::new(&job.about.folder)))
+            .any(|(_, job)| folder.is_some_and(|it| it.to_string_lossy() == job.about.folder))
             || self.logs.iter().any(is_in)
     }
 
@@ -136,8 +141,14 @@ fn is_temporary(folder: &Path) -> bool {
     candidates(&Host::live(), None).iter().skip(1).any(|one| one.path == folder)
 }
 
-/// The refusal that lists the jobs of which one has to be named.
-pub(super) fn several(run: Option<&str>, here: &Here, jobs: &[RunningJob]) -> Refusal {
+/// The refusal that lists the jobs of which one has to be named: all of this user, or all of others. `unlisted`: jobs of
+/// other users that would fit as well.
+pub(super) fn several(
+    run: Option<&str>,
+    here: &Here,
+    jobs: &[RunningJob],
+    unlisted: usize,
+) -> Refusal {
     const SHOWN: usize = 20;
     let mut rows: Vec<(bool, Vec<String>)> =
         jobs.iter().map(|job| (!here.has(job), job.row())).collect();
@@ -151,18 +162,34 @@ pub(super) fn several(run: Option<&str>, here: &Here, jobs: &[RunningJob]) -> Re
         list.push_str("  …");
     }
     let (list, count) = (list.trim_end(), jobs.len());
-    let text = match (run, of_here) {
-        (Some(run), _) => text!(
-            "`{run}` begins the names of {count} jobs that run here:\n{list}",
-            "此处有 {count} 个正在运行的任务的名称以 `{run}` 开头：\n{list}"
+    let are_own = jobs.iter().all(|job| job.stranger.is_none());
+    let whose = match (are_own, unlisted) {
+        (true, 0) => Text::same(""),
+        (true, _) => text!(" of this user", "属于当前用户的"),
+        (false, _) => text!(" of other users", "属于其他用户的"),
+    };
+    let place = match of_here {
+        0 if are_own => text!("none of them in this folder", "都不在当前目录中"),
+        0 => text!("none of this user", "没有当前用户的任务"),
+        _ => text!("{of_here} of them in this folder", "其中 {of_here} 个在当前目录中"),
+    };
+    let more = match unlisted {
+        0 => Text::same(""),
+        _ => text!(
+            "; {unlisted} of other users are not listed",
+            "；另有其他用户的 {unlisted} 个未列出"
         ),
-        (None, 0) => text!(
-            "{count} jobs run here, and none of them in this folder:\n{list}",
-            "此处有 {count} 个任务正在运行，都不在当前目录中：\n{list}"
+    };
+    let (Text { en: whose, zh: whose_zh }, Text { en: place, zh: place_zh }) = (whose, place);
+    let Text { en: more, zh: more_zh } = more;
+    let text = match run {
+        Some(run) => text!(
+            "`{run}` begins the names of {count} jobs{whose} that run here{more}:\n{list}",
+            "此处有 {count} 个正在运行的{whose_zh}任务的名称以 `{run}` 开头{more_zh}：\n{list}"
         ),
-        (None, _) => text!(
-            "{count} jobs run here, {of_here} of them in this folder:\n{list}",
-            "此处有 {count} 个任务正在运行，其中 {of_here} 个在当前目录中：\n{list}"
+        None => text!(
+            "{count} jobs{whose} run here, {place}{more}:\n{list}",
+            "此处有 {count} 个{whose_zh}任务正在运行，{place_zh}{more_zh}：\n{list}"
         ),
     };
     let hint = text!(

@@ -265,7 +265,7 @@ pub fn json(job: &ShownJob, lang: Lang) -> Value {
 pub fn ended_json(run: &EndedRun) -> Value {
     json!({
         "run_id": run.run_id,
-        "folder": run.folder,
+        "folder": run.folder.to_string_lossy(),
         "lives": run.lives,
         "launchers": run.launchers,
         "started": run.started,

@@ -172,7 +172,9 @@ impl WriteProblem {
     pub fn of(folder: &Path, error: &io::Error) -> WriteProblem {
         let user = rustix::process::geteuid().as_raw();
         let (code, text) = (error.raw_os_error(), error.to_string());
-        WriteProblem { folder: folder.to_owned(), code, text, user }
+        // It travels as JSON, in which a path is UTF-8.
+        let folder = folder.to_string_lossy().into_owned().into();
+        WriteProblem { folder, code, text, user }
     }
 
     /// The error of the write.

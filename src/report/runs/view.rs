@@ -68,7 +68,8 @@ pub struct NodeLines {
     pub member: u32,
     /// Time of the answer, by the launcher's own clock, in milliseconds since 1970.
     pub now_ms: u64,
-    /// The folder of the launcher; None if the run keeps no files.
+    /// The folder of the launcher, in UTF-8, so that it is another one where its name has other bytes; None if the run
+    /// keeps no files.
     pub folder: Option<PathBuf>,
     /// Start position of a viewer that wants only the newest lines.
     pub near_end: Cursor,
@@ -139,7 +140,7 @@ pub fn lines(member: u32, folder: Option<&Path>, asked: &LinesAsk) -> NodeLines 
     let mut lines = NodeLines {
         member,
         now_ms: now_ms(),
-        folder: folder.map(Path::to_owned),
+        folder: folder.map(|folder| folder.to_string_lossy().into_owned().into()),
         near_end: Cursor::default(),
         page: None,
         problem: None,

@@ -1,11 +1,13 @@
 //! `ranklaunch logs`: the output of all ranks, in the order in which they wrote.
 
+use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use harness::{Ended, Running, executable, skipped, wait_until};
+use harness::{Ended, Running, executable, run_args, skipped, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -49,6 +51,25 @@ fn folder_shows_its_newest_run_despite_running_jobs() {
         job.signal(Signal::SIGTERM);
         job.wait().expect_code(143).expect_nothing_left();
     }
+}
+
+#[test]
+fn folder_without_utf8_name_keeps_its_logs() {
+    let root = tempfile::tempdir().expect("a folder");
+    let folder = root.path().join(OsStr::from_bytes(b"b\xffd"));
+    std::fs::create_dir(&folder).expect("made");
+    let mut command = Command::new(executable());
+    harness::without_platform(&mut command);
+    command.args(run_args("direct", 1)).args(["--", "sh", "-c", "echo hello"]);
+    let ran = command.current_dir(&folder).env_remove("RANKLAUNCH_LOG_DIR").output().expect("runs");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && !said.contains("internal error"), "{said}");
+    assert!(folder.join("ranklaunch-logs/latest/node-0/run.json").is_file(), "{said}");
+    assert_eq!(asked_in(&folder, &["logs"]), "hello\n");
+    let listed: Value =
+        serde_json::from_str(&asked_in(&folder, &["ps", "--all", "--format", "json"]))
+            .expect("JSON");
+    assert_eq!(listed["ended"][0]["exit_code"], 0, "{listed}");
 }
 
 /// `ranklaunch ARGS…` in English, called in this folder.

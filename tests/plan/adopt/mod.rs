@@ -136,3 +136,49 @@ fn scripts_of_other_projects_plan_the_same_jobs() {
         .collect();
     assert!(lost.is_empty(), "{lost:#?}");
 }
+
+/// `ranklaunch adopt FILE…` in a folder: its exit code and all that it says.
+fn adopt(folder: &Path, files: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(executable());
+    harness::without_platform(&mut command);
+    command.arg("adopt").args(files).env("RANKLAUNCH_LANG", "en").current_dir(folder);
+    let output = command.output().expect("it runs");
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), format!("{out}{err}"))
+}
+
+#[test]
+fn pipe_without_a_writer_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made =
+        Command::new("mkfifo").arg(folder.path().join("fifo")).status().expect("mkfifo runs");
+    assert!(made.success());
+    let (code, said) = adopt(folder.path(), &["fifo"]);
+    assert!(code == Some(64) && said.contains("nobody writes"), "{said}");
+}
+
+#[test]
+fn files_of_accelerate_are_found_or_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text);
+    std::fs::create_dir_all(folder.path().join("a/conf")).expect("made");
+    write("a/run.sh", "accelerate launch --config_file conf/x.yaml train.py\n").expect("written");
+    let config = |all: u32| format!("distributed_type: FSDP\nnum_processes: {all}\n");
+    let nproc = |files: &[&str]| {
+        let (code, said) = adopt(folder.path(), files);
+        assert_eq!(code, Some(0), "{said}");
+        let line = said.lines().find(|line| line.starts_with("    nproc_per_node")).map(str::trim);
+        (line.unwrap_or_default().to_owned(), said.contains("conf/x.yaml is not read"))
+    };
+    assert_eq!(nproc(&["a/run.sh"]), (String::new(), true));
+    write("a/conf/x.yaml", &config(3)).expect("written");
+    assert_eq!(nproc(&["a/run.sh"]), ("nproc_per_node = 3".to_owned(), false));
+    write("x.yaml", &config(5)).expect("written");
+    assert_eq!(nproc(&["a/run.sh", "x.yaml"]), ("nproc_per_node = 5".to_owned(), false));
+    // Of two files with the name that is meant, the one at the path that is meant.
+    let (code, said) = adopt(folder.path(), &["x.yaml", "a/run.sh", "a/conf/x.yaml"]);
+    assert!(said.contains("nproc_per_node = 3\n"), "{said}");
+    // The other one is named by no launch.
+    assert!(code == Some(64) && said.contains("refused: x.yaml: a file of accelerate"), "{said}");
+}
