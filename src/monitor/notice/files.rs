@@ -113,7 +113,8 @@ mod tests {
         use rustix::fs::{CWD, FileType, Mode, mknodat};
 
         let (_folder, path) = folder();
-        let make: [(&str, fn(&Path)); 4] = [
+        type Make = fn(&Path);
+        let make: [(&str, Make); 4] = [
             ("a FIFO", |path| mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).expect("a FIFO")),
             ("a folder", |path| fs::create_dir(path).expect("a folder")),
             ("a huge file", |path| {
