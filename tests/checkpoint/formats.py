@@ -195,7 +195,6 @@ class Accelerate(Format):
     below = "checkpoints"
     pattern = r"checkpoint_(\d+)"
     modules = ("torch", "accelerate", "accelerate.checkpointing")
-    files = ("model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl")
 
     def prepared(self, folder):
         import torch
@@ -329,9 +328,6 @@ class Lightning(Format):
         class Look(Callback):
             def on_train_batch_start(self, trainer, module, *_):
                 raise Loaded(trainer.global_step, step_of(module.layers))
-
-        class Own(type(self)):
-            pass
 
         import tempfile
 

@@ -9,8 +9,8 @@ import json
 import os
 import sys
 
-from formats import FORMATS
 import serve
+from formats import FORMATS
 
 name, path = sys.argv[1:]
 kind = FORMATS[name]()
@@ -43,4 +43,4 @@ def handle(request):
 if path == "serve":
     serve.run(handle)
 else:
-    print(json.dumps(load(os.path.abspath(path))))
+    print(json.dumps(load(os.path.abspath(path))), file=serve.out)

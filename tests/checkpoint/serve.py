@@ -14,6 +14,10 @@ import sys
 import tempfile
 import traceback
 
+# Frameworks print while they are imported.
+out = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PDEATHSIG = 1
 # Seconds until a load that waits for another rank counts as failed.
@@ -57,8 +61,8 @@ class Ranks:
                 rank = other
                 break
         try:
-            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count), LOCAL_WORLD_SIZE=str(count))
-            os.environ.update(STORE=store)
+            if count > 1:
+                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count), LOCAL_WORLD_SIZE=str(count))
             answer = work(rank, count, store)
         except BaseException as error:  # A failed load of any kind.
             traceback.print_exc()
@@ -102,8 +106,6 @@ def gloo(rank, count, store):
 def run(handle):
     """Answers requests until standard input ends."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
     os.environ["OMP_NUM_THREADS"] = "1"
     gc.collect()
     gc.freeze()

@@ -7,8 +7,8 @@ which is answered when none of its processes is left.
 import os
 import sys
 
-from formats import FORMATS
 import serve
+from formats import FORMATS
 
 name, folder = sys.argv[1:]
 kind = FORMATS[name]()
