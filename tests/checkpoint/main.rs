@@ -6,4 +6,3 @@
 
 mod kills;
 mod servers;
-mod walks;
