@@ -351,6 +351,8 @@ class Zero1(Format):
         import deepspeed
         import torch
 
+        # It is compiled for minutes, and only makes reductions faster.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": self.stage},
                   "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}

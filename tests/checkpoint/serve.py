@@ -107,8 +107,6 @@ def run(handle):
     """Answers requests until standard input ends."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     os.environ["OMP_NUM_THREADS"] = "1"
-    # ninja, with which deepspeed compiles an extension.
-    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     gc.collect()
     gc.freeze()
     print(json.dumps("ready"), file=out, flush=True)
