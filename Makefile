@@ -37,7 +37,7 @@ JUDGED := $(wildcard $(CURDIR)/../shared/reference/failures/given.jsonl)
 
 DIST := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/dist
 
-.PHONY: build demo test lint docs bench fuzz dist gpu hunt judge judge-hangs judge-saves thorough
+.PHONY: build demo test lint docs bench fuzz dist gpu hunt judge judge-checkpoints judge-hangs judge-saves thorough
 
 build: linker
 	$(CARGO) build --release --locked
@@ -52,7 +52,7 @@ demo: linker
 test: $(if $(SUITE),$(SUITE:%=suite-%),suite-main)
 
 # Suites that are asked for often, by their names alone.
-gpu hunt judge judge-hangs judge-saves thorough: %: suite-%
+gpu hunt judge judge-checkpoints judge-hangs judge-saves thorough: %: suite-%
 
 suite-main: linker tools
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
@@ -152,6 +152,12 @@ suite-judge-saves: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && RANKLAUNCH_TEST_PYTHON="$$PYTHON" \
 	env --default-signal=HUP,INT,QUIT,TERM \
 	$(CARGO) test --locked --test faults saves::every_rank_saves_within_a_second_of_stop -- --ignored --nocapture
+
+# KILLS=20 writers of each framework are killed, FULL=9 fill their disk; ONLY="dcp zero2" picks formats, SEED repeats.
+suite-judge-checkpoints: linker
+	tests/checkpoint/install.sh >/dev/null && \
+	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && RANKLAUNCH_TEST_PYTHON="$$PYTHON" \
+	$(CARGO) test --locked --test checkpoint -- --ignored --nocapture --test-threads 1
 
 # Every suite runs, also after one that fails.
 RELEASES ?= $(if $(SHORT),,trixie)

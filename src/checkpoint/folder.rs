@@ -1,7 +1,8 @@
 //! One folder and its entries, and the reading of its files within bounds.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -13,22 +14,39 @@ use linux::regular_file;
 /// Maximum bytes of an index or a metadata file that is read whole.
 pub(crate) const INDEX: u64 = 256 << 20;
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) is_folder: bool,
-    pub(crate) bytes: u64,
-    pub(crate) modified: SystemTime,
+    /// A link to a file of the same folder, such as `last.ckpt`.
+    pub(crate) is_alias: bool,
+    /// The name itself, which may be no UTF-8.
+    name: OsString,
+    /// Bytes and last write, of those that were asked for: on a shared file system each takes a message.
+    known: OnceCell<(u64, SystemTime)>,
 }
 
 /// The number of entries that may still be read of all folders together.
 #[derive(Debug)]
-pub(crate) struct Budget(pub(crate) Cell<usize>);
+pub(crate) struct Budget {
+    left: Cell<usize>,
+    is_spent: Cell<bool>,
+}
 
 impl Budget {
+    pub(crate) fn new(entries: usize) -> Budget {
+        Budget { left: Cell::new(entries), is_spent: Cell::new(false) }
+    }
+
     fn take(&self) -> bool {
-        let left = self.0.get();
-        self.0.set(left.saturating_sub(1));
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        self.is_spent.set(self.is_spent.get() || left == 0);
         left > 0
+    }
+
+    /// Whether there were more entries.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.is_spent.get()
     }
 }
 
@@ -50,14 +68,18 @@ impl<'b> Folder<'b> {
             let entry = entry?;
             // A file that its writer removes meanwhile.
             let Ok(kind) = entry.file_type() else { continue };
-            // Links to files count, links to folders could lead anywhere.
-            let Ok(metadata) = entry.path().metadata() else { continue };
-            if kind.is_symlink() && metadata.is_dir() {
-                continue;
+            let mut is_alias = false;
+            if kind.is_symlink() {
+                // Links to files count, links to folders could lead anywhere.
+                let Ok(leads_to) = entry.path().canonicalize() else { continue };
+                if leads_to.is_dir() {
+                    continue;
+                }
+                is_alias = path.canonicalize().is_ok_and(|own| leads_to.parent() == Some(&own));
             }
-            let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            let of = Entry { is_folder: metadata.is_dir(), bytes: metadata.len(), modified };
-            entries.insert(entry.file_name().to_string_lossy().into_owned(), of);
+            let (name, known) = (entry.file_name(), OnceCell::new());
+            let shown = name.to_string_lossy().into_owned();
+            entries.insert(shown, Entry { is_folder: kind.is_dir(), is_alias, name, known });
         }
         Ok(Folder { path: path.to_owned(), entries, budget })
     }
@@ -65,7 +87,33 @@ impl<'b> Folder<'b> {
     /// A folder in this one; None if there is none, or it cannot be read.
     pub(crate) fn sub(&self, name: &str) -> Option<Folder<'b>> {
         self.entries.get(name).filter(|entry| entry.is_folder)?;
-        Folder::read(&self.path.join(name), self.budget).ok()
+        self.try_sub(name).ok()
+    }
+
+    pub(crate) fn try_sub(&self, name: &str) -> io::Result<Folder<'b>> {
+        Folder::read(&self.path_of(name), self.budget)
+    }
+
+    /// The path of an entry, by its true name.
+    pub(crate) fn path_of(&self, name: &str) -> PathBuf {
+        self.entries
+            .get(name)
+            .map_or_else(|| self.path.join(name), |entry| self.path.join(&entry.name))
+    }
+
+    /// Bytes and last write of an entry; none of one that has vanished.
+    pub(crate) fn stat(&self, entry: &Entry) -> (u64, SystemTime) {
+        *entry.known.get_or_init(|| {
+            let Ok(metadata) = self.path.join(&entry.name).metadata() else {
+                return (0, SystemTime::UNIX_EPOCH);
+            };
+            (metadata.len(), metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH))
+        })
+    }
+
+    /// The bytes of a file; None if there is none.
+    pub(crate) fn bytes(&self, name: &str) -> Option<u64> {
+        self.entries.get(name).map(|entry| self.stat(entry).0)
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -90,14 +138,13 @@ impl<'b> Folder<'b> {
 
     /// The whole content of a small file.
     pub(crate) fn content(&self, name: &str) -> Result<Vec<u8>, Lack> {
-        let Some(entry) = self.entries.get(name) else {
-            return Err(Lack::Missing(name.to_owned()));
-        };
-        if entry.bytes == 0 {
-            return Err(Lack::Empty(name.to_owned()));
+        match self.bytes(name) {
+            None => return Err(Lack::Missing(name.to_owned())),
+            Some(0) => return Err(Lack::Empty(name.to_owned())),
+            Some(_) => {}
         }
-        let bytes = regular_file::read(&self.path.join(name), INDEX)
-            .map_err(|error| unread(name, &error))?;
+        let bytes =
+            regular_file::read(&self.path_of(name), INDEX).map_err(|error| unread(name, &error))?;
         match bytes.iter().all(|byte| *byte == 0) {
             true => Err(Lack::Zeros(name.to_owned())),
             false => Ok(bytes),
@@ -113,10 +160,8 @@ impl<'b> Folder<'b> {
     }
 
     pub(crate) fn open(&self, name: &str) -> Result<Parts, Lack> {
-        let Some(entry) = self.entries.get(name) else {
-            return Err(Lack::Missing(name.to_owned()));
-        };
-        Parts::open(&self.path, name, entry.bytes)
+        let bytes = self.bytes(name).ok_or_else(|| Lack::Missing(name.to_owned()))?;
+        Parts::open(&self.path_of(name), name, bytes)
     }
 }
 
@@ -133,12 +178,11 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    fn open(folder: &Path, name: &str, bytes: u64) -> Result<Parts, Lack> {
+    fn open(path: &Path, name: &str, bytes: u64) -> Result<Parts, Lack> {
         if bytes == 0 {
             return Err(Lack::Empty(name.to_owned()));
         }
-        let (file, bytes) =
-            regular_file::open(&folder.join(name)).map_err(|error| unread(name, &error))?;
+        let (file, bytes) = regular_file::open(path).map_err(|error| unread(name, &error))?;
         Ok(Parts { file, name: name.to_owned(), bytes })
     }
 
@@ -154,6 +198,12 @@ impl Parts {
             }
             Err(error) => Err(unread(&self.name, &error)),
         }
+    }
+
+    /// Whether the file ends with a hole: its size was set before its content was written.
+    pub(crate) fn ends_with_hole(&self) -> bool {
+        let last = self.bytes.saturating_sub(1);
+        self.bytes > 0 && regular_file::data_from(&self.file, last).is_none()
     }
 
     pub(crate) fn name(&self) -> &str {

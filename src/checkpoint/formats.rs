@@ -8,46 +8,60 @@ mod deepspeed;
 mod frameworks;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::time::SystemTime;
 
 use crate::folder::Folder;
 use crate::found::{Checkpoint, Format};
 use crate::lack::Lack;
-use crate::names::step_of;
+use crate::names::{is_numbered, step_of};
 use crate::{safetensors, zip};
 
 /// How one writer lays a checkpoint out in a folder.
 pub(crate) struct Row {
     pub(crate) format: Format,
+    /// By its files.
     is_one: fn(&Folder<'_>) -> bool,
+    /// By its name alone, as long as it holds nothing that says more.
+    is_named: fn(&str) -> bool,
     lacks: fn(&Folder<'_>) -> Vec<Lack>,
     /// Numbers in the names of the files of ranks: what comes before and after the number.
     parts: &'static [(&'static str, &'static str)],
 }
 
 const FOLDERS: &[Row] = &[
-    Row { format: Format::Nemo, is_one: frameworks::is_nemo, lacks: frameworks::nemo, parts: &[] },
+    Row {
+        format: Format::Nemo,
+        is_one: frameworks::is_nemo,
+        is_named: |_| false,
+        lacks: frameworks::nemo,
+        parts: &[],
+    },
     Row {
         format: Format::Megatron,
         is_one: frameworks::is_megatron,
+        is_named: |name| is_numbered(name, "iter_"),
         lacks: frameworks::megatron,
         parts: &[("mp_rank_", "")],
     },
     Row {
         format: Format::Trainer,
         is_one: frameworks::is_trainer,
+        is_named: |name| is_numbered(name, "checkpoint-") || is_numbered(name, "tmp-checkpoint-"),
         lacks: frameworks::trainer,
         parts: &[("rng_state_", ".pth")],
     },
     Row {
         format: Format::Accelerate,
         is_one: frameworks::is_accelerate,
+        is_named: |name| is_numbered(name, "checkpoint_"),
         lacks: frameworks::accelerate,
         parts: &[("random_states_", ".pkl")],
     },
     Row {
         format: Format::Deepspeed,
         is_one: deepspeed::is_one,
+        is_named: |_| false,
         lacks: deepspeed::lacks,
         parts: &[
             ("zero_pp_rank_", "_mp_rank_00_optim_states.pt"),
@@ -56,17 +70,32 @@ const FOLDERS: &[Row] = &[
     },
     Row {
         format: Format::Lightning,
-        is_one: frameworks::is_lightning,
+        is_one: |folder| frameworks::name(folder).ends_with(".ckpt"),
+        is_named: |_| false,
         lacks: frameworks::lightning,
         parts: &[],
     },
-    Row { format: Format::Dcp, is_one: dcp::is_one, lacks: dcp::lacks, parts: &[] },
+    Row {
+        format: Format::Dcp,
+        is_one: dcp::is_one,
+        is_named: |_| false,
+        lacks: dcp::lacks,
+        parts: &[],
+    },
     Row {
         format: Format::Safetensors,
-        is_one: |folder| !indices(folder).is_empty(),
+        is_one: |folder| {
+            let shards = folder.names(false, safetensors::is_shard);
+            !indices(folder).is_empty() || !shards.is_empty()
+        },
+        is_named: |_| false,
         lacks: |folder| {
+            let indices = indices(folder);
+            if indices.is_empty() {
+                return vec![Lack::Missing("model.safetensors.index.json".to_owned())];
+            }
             let of = |index: String| safetensors::lacks_of_index(folder, &index, safetensors::lack);
-            indices(folder).into_iter().flat_map(of).collect()
+            indices.into_iter().flat_map(of).collect()
         },
         parts: &[],
     },
@@ -85,10 +114,39 @@ const FILES: &[FileRow] = &[
     (".safetensors", Format::Safetensors, safetensors::lack),
 ];
 
-/// The folder as one checkpoint.
+/// The folder as one checkpoint, by its files. The folder in which the Trainer and accelerate save their checkpoints is
+/// none, although the Trainer puts the same files into it at its end.
 pub(crate) fn of_folder(folder: &Folder<'_>) -> Option<Checkpoint> {
     let row = FOLDERS.iter().find(|row| (row.is_one)(folder))?;
+    let is_one = |name: &str| FOLDERS.iter().any(|row| (row.is_named)(name));
+    folder.names(true, is_one).is_empty().then(|| judged(folder, row))
+}
+
+/// The folder as the checkpoint that its name promises.
+pub(crate) fn by_name(folder: &Folder<'_>) -> Option<Checkpoint> {
+    let name = frameworks::name(folder);
+    let row = FOLDERS.iter().find(|row| (row.is_named)(&name))?;
     Some(judged(folder, row))
+}
+
+/// A folder that cannot be read, among checkpoints of a format.
+pub(crate) fn unread(
+    folder: &Folder<'_>,
+    name: &str,
+    error: &io::Error,
+    format: Format,
+) -> Checkpoint {
+    let path = folder.path_of(name);
+    Checkpoint {
+        name: path.clone(),
+        path,
+        format,
+        step: step_of(name),
+        lacks: vec![crate::folder::unread(name, error)],
+        bytes: 0,
+        modified: SystemTime::UNIX_EPOCH,
+        parts: Vec::new(),
+    }
 }
 
 /// The folder, judged by the row of this format, whatever it seems to be.
@@ -124,18 +182,23 @@ fn judged(folder: &Folder<'_>, row: &Row) -> Checkpoint {
 /// The files of the folder that are checkpoints by themselves.
 pub(crate) fn of_files(folder: &Folder<'_>) -> Vec<Checkpoint> {
     let of = |(name, entry): (&String, &crate::folder::Entry)| {
-        if entry.is_folder {
+        if entry.is_folder || entry.is_alias {
             return None;
         }
         let (_, format, lack) = FILES.iter().find(|(end, ..)| name.ends_with(end))?;
+        let (bytes, modified) = folder.stat(entry);
+        let known = match format {
+            Format::Lightning => frameworks::lightning_step(folder, name),
+            _ => None,
+        };
         Some(Checkpoint {
-            path: folder.path.join(name),
-            name: folder.path.join(name),
+            path: folder.path_of(name),
+            name: folder.path_of(name),
             format: *format,
-            step: step_of(name),
+            step: known.or_else(|| step_of(name)),
             lacks: lack(folder, name).into_iter().collect(),
-            bytes: entry.bytes,
-            modified: entry.modified,
+            bytes,
+            modified,
             parts: Vec::new(),
         })
     };
@@ -147,11 +210,11 @@ fn extent(folder: &Folder<'_>, levels: u32) -> (u64, SystemTime) {
     let (mut bytes, mut modified) = (0_u64, SystemTime::UNIX_EPOCH);
     for (name, entry) in &folder.entries {
         let (more, at) = match (entry.is_folder, levels.checked_sub(1)) {
-            (false, _) => (entry.bytes, entry.modified),
+            (false, _) => folder.stat(entry),
             (true, Some(levels)) => {
-                folder.sub(name).map_or((0, entry.modified), |sub| extent(&sub, levels))
+                folder.sub(name).map_or((0, SystemTime::UNIX_EPOCH), |sub| extent(&sub, levels))
             }
-            (true, None) => (0, entry.modified),
+            (true, None) => continue,
         };
         bytes = bytes.saturating_add(more);
         modified = modified.max(at);

@@ -1,5 +1,6 @@
 //! safetensors: the length of a header, the header as JSON with the place of each tensor, the tensors
-//! (safetensors/src/tensor.rs). The header is written first, so that the size of the file proves the rest.
+//! (safetensors/src/tensor.rs). All is written from front to back. The size proves nothing: since safetensors 0.7 the
+//! writer sets it first, and what is not written yet is a hole at the end of the file.
 
 use serde_json::Value;
 
@@ -31,10 +32,23 @@ fn needs(folder: &Folder<'_>, name: &str) -> Result<(), Lack> {
     let ends = header.as_object().ok_or_else(damaged)?.values();
     let ends = ends.filter_map(|tensor| tensor.get("data_offsets")?.get(1)?.as_u64());
     let needs = 8 + length + ends.max().unwrap_or_default();
-    match parts.bytes >= needs {
-        true => Ok(()),
-        false => Err(Lack::Short { file: name.to_owned(), has: parts.bytes, needs }),
+    if parts.bytes < needs {
+        return Err(Lack::Short { file: name.to_owned(), has: parts.bytes, needs });
     }
+    if parts.ends_with_hole() {
+        return Err(Lack::Zeros(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Whether the name is that of one file of several: `model-00001-of-00007.safetensors`.
+pub(crate) fn is_shard(name: &str) -> bool {
+    let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let shard = || {
+        let (before, count) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+        Some(digits(count) && digits(before.rsplit_once('-')?.1))
+    };
+    shard().unwrap_or(false)
 }
 
 /// What the files lack that an index names (`model.safetensors.index.json`, `pytorch_model.bin.index.json`).

@@ -18,7 +18,9 @@ const DIRECTORY: u64 = 128 << 20;
 /// Entries whose beginnings are looked at, spread over the file: a page that never reached the disk is zeros.
 const LOOKED_AT: usize = 64;
 /// The pickle of the objects, in the folder of the archive.
-const OBJECTS: &str = "/data.pkl";
+const PICKLED: &str = "/data.pkl";
+/// Maximum bytes of that pickle; it holds no weights.
+pub(crate) const OBJECTS: u64 = 64 << 20;
 /// Pickles of protocol 2 begin so: torch before 1.6 wrote them one after the other, without an end.
 const PICKLE: &[u8] = b"\x80\x02";
 
@@ -75,7 +77,7 @@ impl Zip {
 
     /// The pickle of the objects, with at most `most` bytes.
     pub(crate) fn objects(&mut self, most: u64) -> Option<Vec<u8>> {
-        let entry = self.entries.iter().find(|entry| entry.name.ends_with(OBJECTS))?;
+        let entry = self.entries.iter().find(|entry| entry.name.ends_with(PICKLED))?;
         let head = self.parts.at(entry.offset, 30).ok()?;
         let (name, extra) = (short(&head, 26)?, short(&head, 28)?);
         let from = entry.offset + 30 + u64::from(name) + u64::from(extra);

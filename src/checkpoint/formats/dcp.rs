@@ -72,9 +72,9 @@ fn of_metadata(folder: &Folder<'_>, name: &str) -> Vec<Lack> {
         let end = offset.saturating_add(length);
         needs.entry(file.to_owned()).and_modify(|known| *known = end.max(*known)).or_insert(end);
     }
-    let lack = |(file, needs): (String, u64)| match folder.entries.get(&file) {
+    let lack = |(file, needs): (String, u64)| match folder.bytes(&file) {
         None => Some(Lack::Missing(file)),
-        Some(entry) if entry.bytes < needs => Some(Lack::Short { file, has: entry.bytes, needs }),
+        Some(has) if has < needs => Some(Lack::Short { file, has, needs }),
         Some(_) => None,
     };
     needs.into_iter().filter_map(lack).collect()

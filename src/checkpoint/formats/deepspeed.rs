@@ -5,14 +5,12 @@
 
 use crate::folder::Folder;
 use crate::lack::Lack;
-use crate::zip::Zip;
+use crate::zip::{OBJECTS, Zip};
 use text::pickle::{Value, read_hollow};
 
 const MODEL: &str = "_model_states.pt";
 const OPTIMIZER: &str = "_optim_states.pt";
 const LATEST: &str = "latest";
-/// Maximum bytes of the pickle of one model's objects; it holds no weights.
-const OBJECTS: u64 = 64 << 20;
 
 fn files(folder: &Folder<'_>) -> Vec<String> {
     folder.names(false, |name| name.ends_with(MODEL) || name.ends_with(OPTIMIZER))

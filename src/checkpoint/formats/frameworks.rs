@@ -3,17 +3,12 @@
 use super::{dcp, deepspeed};
 use crate::folder::Folder;
 use crate::lack::Lack;
-use crate::names::{companions, gaps, step_of};
+use crate::names::{companions, gaps, is_numbered, step_of};
 use crate::{safetensors, zip};
+use text::pickle::{Value, read_hollow};
 
-fn name(folder: &Folder<'_>) -> String {
+pub(super) fn name(folder: &Folder<'_>) -> String {
     folder.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-/// Whether `name` is `before` and a number.
-fn is_numbered(name: &str, before: &str) -> bool {
-    let digits = name.strip_prefix(before).unwrap_or_default();
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 const INDEX: &str = "model.safetensors.index.json";
@@ -45,7 +40,7 @@ fn weights(folder: &Folder<'_>) -> Vec<Lack> {
     match WEIGHTS.iter().any(|file| folder.has(file)) {
         // The companions are all files, these too.
         true => Vec::new(),
-        false => vec![Lack::Missing("model.safetensors".to_owned())],
+        false => vec![Lack::Missing(WEIGHTS[0].to_owned())],
     }
 }
 
@@ -54,8 +49,7 @@ const STATE: &str = "trainer_state.json";
 /// transformers' Trainer (trainer.py `_save_checkpoint`, 4.30 to 5.x): weights, then optimizer.pt and scheduler.pt,
 /// rng_state.pth of each rank, and trainer_state.json as the last of rank 0.
 pub(super) fn is_trainer(folder: &Folder<'_>) -> bool {
-    let name = name(folder);
-    folder.has(STATE) || is_numbered(&name, "checkpoint-") || is_numbered(&name, "tmp-checkpoint-")
+    folder.has(STATE)
 }
 
 pub(super) fn global_step(folder: &Folder<'_>) -> Option<u64> {
@@ -85,21 +79,28 @@ pub(super) fn trainer(folder: &Folder<'_>) -> Vec<Lack> {
 /// samplers, scaler, and random_states_N.pkl of each process as the last.
 pub(super) fn is_accelerate(folder: &Folder<'_>) -> bool {
     let has_states = !folder.numbers("random_states_", ".pkl").is_empty();
-    has_states || folder.has("optimizer.bin") || is_numbered(&name(folder), "checkpoint_")
+    has_states || folder.has("optimizer.bin")
 }
 
 pub(super) fn accelerate(folder: &Folder<'_>) -> Vec<Lack> {
     let mut lacks = weights(folder);
+    // Programs that save weights by a hook of accelerate put them into folders of their own, before all else.
+    if !folder.names(true, |_| true).is_empty() {
+        lacks.retain(|lack| *lack != Lack::Missing(WEIGHTS[0].to_owned()));
+    }
     lacks.extend(companions(folder));
     lacks.extend(gaps(folder.numbers("random_states_", ".pkl"), 1));
     once(lacks)
 }
 
-/// Lightning's folder of a sharded strategy (`*.ckpt/`): DCP with meta.pt, or DeepSpeed's `checkpoint`.
-pub(super) fn is_lightning(folder: &Folder<'_>) -> bool {
-    name(folder).ends_with(".ckpt")
+/// The step in a file of Lightning.
+pub(super) fn lightning_step(folder: &Folder<'_>, file: &str) -> Option<u64> {
+    let bytes = zip::Zip::open(folder, file).ok()?.objects(zip::OBJECTS)?;
+    let step = read_hollow(&bytes).ok()?.root().get("global_step").and_then(Value::int);
+    u64::try_from(step?).ok()
 }
 
+/// Lightning's folder of a sharded strategy (`*.ckpt/`): DCP with meta.pt, or DeepSpeed's `checkpoint`.
 pub(super) fn lightning(folder: &Folder<'_>) -> Vec<Lack> {
     if let Some(inner) = folder.sub("checkpoint") {
         return deepspeed::lacks(&inner);
@@ -117,11 +118,12 @@ const CONFIG: &str = "metadata.json";
 const COMMON: &str = "common.pt";
 
 /// Megatron-LM and megatron-core (megatron/training/checkpointing.py, megatron/core/dist_checkpointing): `iter_NNNNNNN`
-/// holds common.pt, the shards and metadata.json, or `mp_rank_*` in the older form. The tracker beside it names the
-/// last iteration and is written at the end.
+/// holds common.pt, the shards, and metadata.json as the last of rank 0 after all ranks; or `mp_rank_*` in the older
+/// form, which only the tracker beside it proves: it names the last iteration and is written at the end.
 pub(super) fn is_megatron(folder: &Folder<'_>) -> bool {
-    is_numbered(&name(folder), "iter_")
-        || (folder.has(COMMON) && (folder.has(CONFIG) || dcp::is_one(folder)))
+    let is_older = is_numbered(&name(folder), "iter_")
+        && !folder.names(true, |name| name.starts_with("mp_rank_")).is_empty();
+    is_older || (folder.has(COMMON) && (folder.has(CONFIG) || dcp::is_one(folder)))
 }
 
 pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
@@ -144,7 +146,9 @@ pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
             lacks.push(Lack::Missing("mp_rank_00".to_owned()));
         }
     }
-    lacks.extend(not_tracked(folder, is_distributed));
+    if !is_distributed {
+        lacks.extend(not_tracked(folder));
+    }
     lacks
 }
 
@@ -161,12 +165,12 @@ fn distributed(folder: &Folder<'_>) -> Vec<Lack> {
     lacks
 }
 
-fn not_tracked(folder: &Folder<'_>, is_distributed: bool) -> Option<Lack> {
+fn not_tracked(folder: &Folder<'_>) -> Option<Lack> {
     let step = step_of(&name(folder))?;
     let path = folder.path.parent()?.join(TRACKER);
     let file = format!("../{TRACKER}");
     let Ok(bytes) = linux::regular_file::read(&path, 4096) else {
-        return (!is_distributed).then_some(Lack::Missing(file));
+        return Some(Lack::Missing(file));
     };
     let names = String::from_utf8_lossy(&bytes).trim().to_owned();
     let is_named = names == "release" || names.parse::<u64>().is_ok_and(|last| step <= last);
@@ -185,7 +189,10 @@ pub(super) fn nemo(folder: &Folder<'_>) -> Vec<Lack> {
     if folder.path.with_file_name(&marker).exists() {
         lacks.push(Lack::NotRenamed(format!("../{marker}")));
     }
-    lacks.extend(folder.sub("weights").iter().flat_map(distributed));
+    lacks.extend(match folder.sub("weights") {
+        Some(weights) => distributed(&weights),
+        None => vec![Lack::Missing("weights".to_owned())],
+    });
     lacks
 }
 

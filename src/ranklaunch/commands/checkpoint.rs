@@ -46,7 +46,7 @@ fn document(found: &[Checkpoint], lang: Lang) -> Value {
         let missing: Vec<_> =
             one.lacks.iter().map(|lack| lack.words().get(lang).to_owned()).collect();
         json!({
-            "path": one.path,
+            "path": one.path.to_string_lossy(),
             "format": one.format,
             "step": one.step,
             "complete": one.is_whole(),
@@ -58,7 +58,7 @@ fn document(found: &[Checkpoint], lang: Lang) -> Value {
     });
     json!({
         "schema": 1,
-        "newest": newest.map(|one| &one.path),
+        "newest": newest.map(|one| one.path.to_string_lossy()),
         "checkpoints": each.collect::<Vec<_>>(),
     })
 }
