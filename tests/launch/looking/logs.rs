@@ -112,7 +112,7 @@ fn commands_prefer_the_job_of_their_folder() {
         assert!(text.contains(&line), "{line}\n{text}");
         // The control: in no job's folder, one of them has to be named.
         let several = asked_in(&elsewhere, &["stacks"]);
-        for words in ["jobs run here, and none of them in this folder", &run, &place, "as RUN"] {
+        for words in ["jobs run here, none of them in this folder", &run, &place, "as RUN"] {
             assert!(several.contains(words), "{words}: {several}");
         }
     }
