@@ -355,7 +355,7 @@ class Zero1(Format):
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": self.stage},
-                  "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+                  "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, "gradient_clipping": 0.0}
         model = model_class(torch.nn.Module)()
         engine, *_ = deepspeed.initialize(model=model, config=config,
                                           optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
