@@ -9,11 +9,11 @@ mod frameworks;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
 use std::time::SystemTime;
 
 use crate::folder::Folder;
 use crate::lack::Lack;
+use crate::names::{is_numbered, step_of};
 use crate::{Checkpoint, Format, safetensors, zip};
 
 /// How one writer lays a checkpoint out in a folder.
@@ -100,12 +100,6 @@ const FOLDERS: &[Row] = &[
     },
 ];
 
-/// Whether `name` is `before` and a number.
-fn is_numbered(name: &str, before: &str) -> bool {
-    let digits = name.strip_prefix(before).unwrap_or_default();
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-}
-
 fn indices(folder: &Folder<'_>) -> Vec<String> {
     folder.names(false, |name| name.ends_with(".safetensors.index.json"))
 }
@@ -161,7 +155,11 @@ pub(crate) fn as_format(folder: &Folder<'_>, format: Format) -> Option<Checkpoin
 }
 
 fn judged(folder: &Folder<'_>, row: &Row) -> Checkpoint {
-    let (bytes, modified) = extent(folder, 3);
+    let (bytes, modified) = match extent(folder, 3) {
+        // It holds no file yet.
+        (0, SystemTime::UNIX_EPOCH) => (0, folder.modified()),
+        extent => extent,
+    };
     let mut parts: BTreeSet<u32> =
         row.parts.iter().flat_map(|(before, after)| folder.numbers(before, after)).collect();
     if row.format == Format::Dcp {
@@ -225,57 +223,4 @@ fn extent(folder: &Folder<'_>, levels: u32) -> (u64, SystemTime) {
         modified = modified.max(at);
     }
     (bytes, modified)
-}
-
-/// Words in front of the number of a step, in the names of checkpoints.
-const STEPS: &[&str] =
-    &["step", "iter", "iteration", "checkpoint", "ckpt", "global_step", "samples"];
-
-/// The step in a name: the number behind one of [`STEPS`] (`epoch=3-step=1200.ckpt`, `checkpoint-500`, `iter_0001000`),
-/// else the only number, if it is a word of its own (`model_12.pt`, not `resnet50.pt` or `llama-7b.safetensors`).
-pub(crate) fn step_of(name: &str) -> Option<u64> {
-    let mut numbers: Vec<(&str, u64, &str)> = Vec::new();
-    let mut rest = name;
-    while let Some(at) = rest.find(|letter: char| letter.is_ascii_digit()) {
-        let (before, after) = rest.split_at(at);
-        let end = after.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(after.len());
-        let (digits, after) = after.split_at(end);
-        numbers.extend(digits.parse().ok().map(|number| (before, number, after)));
-        rest = after;
-    }
-    let is_step = |(before, ..): &&(&str, u64, &str)| {
-        let word = before.trim_end_matches(['-', '_', '=', '.']).to_ascii_lowercase();
-        STEPS.iter().any(|step| word.ends_with(step))
-    };
-    let is_apart = |(before, _, after): &(&str, u64, &str)| {
-        !before.ends_with(char::is_alphabetic) && !after.starts_with(char::is_alphabetic)
-    };
-    match (numbers.iter().rev().find(is_step), numbers.as_slice()) {
-        (Some((_, number, _)), _) => Some(*number),
-        (None, [only]) if is_apart(only) => Some(only.1),
-        (None, _) => None,
-    }
-}
-
-/// What the files lack that torch.save or safetensors wrote beside the weights.
-pub(crate) fn companions(folder: &Folder<'_>) -> Vec<Lack> {
-    let of = |name: String| {
-        let end = Path::new(&name).extension()?.to_str()?;
-        match end {
-            "safetensors" => safetensors::lack(folder, &name),
-            // Programs add pickles of their own.
-            "pt" | "pth" | "bin" | "pkl" => zip::lack(folder, &name)
-                .filter(|lack| !matches!(lack, Lack::Damaged(_) | Lack::NoEnd(_))),
-            _ => None,
-        }
-    };
-    folder.names(false, |_| true).into_iter().filter_map(of).collect()
-}
-
-/// The parts that are missing below the highest one.
-pub(crate) fn gaps(mut numbers: Vec<u32>, least: u32) -> Vec<Lack> {
-    numbers.dedup();
-    let count = numbers.last().map_or(0, |last| last.saturating_add(1)).max(least);
-    let missing: Vec<u32> = (0..count).filter(|one| !numbers.contains(one)).take(4096).collect();
-    if missing.is_empty() { Vec::new() } else { vec![Lack::Parts(missing)] }
 }

@@ -10,6 +10,7 @@ mod formats;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod lack;
+mod names;
 mod safetensors;
 mod survey;
 #[cfg(test)]

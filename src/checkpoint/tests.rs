@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::folder::{Budget, Folder};
-use crate::formats::{as_format, step_of};
+use crate::formats::as_format;
+use crate::names::step_of;
 
 #[test]
 fn step_is_the_number_behind_its_word() {

@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::folder::Folder;
-use crate::formats::gaps;
-use crate::lack::Lack;
+use crate::lack::{Lack, gaps};
 use text::pickle::{Value, read_hollow};
 
 const METADATA: &str = ".metadata";
