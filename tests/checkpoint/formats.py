@@ -403,6 +403,16 @@ class Megatron(Format):
     pattern = r"iter_(\d+)"
     modules = ("torch", "megatron.core.dist_checkpointing", "megatron.core.dist_checkpointing.strategies.torch")
 
+    def __init__(self):
+        super().__init__()
+        import torch
+
+        # It asks for a GPU, for flags that its ranks reduce and for the copies that it waits for.
+        torch.cuda.synchronize = lambda *_: None
+        torch.cuda.current_device = lambda: "cpu"
+        tensor = torch.tensor
+        torch.tensor = lambda *args, **kwargs: tensor(*args, **{**kwargs, "device": "cpu"})
+
     def sharded(self, step):
         import torch
         import torch.distributed as dist

@@ -34,6 +34,8 @@ const ALL: &[&str] = &[
 ];
 /// Longest time from the first file of a writer to its end, in milliseconds.
 const LONGEST: u64 = 1500;
+/// They take seconds for each checkpoint.
+const SLOW: &[&str] = &["megatron"];
 /// Time limit for the first file of a writer, which comes after its imports.
 const FIRST: Duration = Duration::from_secs(120);
 
@@ -95,7 +97,10 @@ fn write(writer: &mut Server, format: &str, folder: &Path, fault: Fault, chance:
         std::thread::sleep(Duration::from_millis(2));
     }
     match fault {
-        Fault::Killed => std::thread::sleep(Duration::from_millis(chance.below(LONGEST))),
+        Fault::Killed => {
+            let longest = if SLOW.contains(&format) { 8 * LONGEST } else { LONGEST };
+            std::thread::sleep(Duration::from_millis(chance.below(longest)));
+        }
         // It fails by itself, or each further checkpoint does.
         Fault::DiskFull => {
             let mut last = (Instant::now(), 0);
@@ -213,8 +218,8 @@ struct Disk(PathBuf);
 impl Disk {
     /// None: this user may mount nothing.
     fn new(folder: &Path, chance: &mut Chance) -> Option<Disk> {
-        // Between one and five checkpoints.
-        let size = format!("size={}k", 10_000 + chance.below(40_000_u64));
+        // Between one and four checkpoints: the writers keep three.
+        let size = format!("size={}k", 10_000 + chance.below(20_000_u64));
         match mount(Some("tmpfs"), folder, Some("tmpfs"), MsFlags::empty(), Some(size.as_str())) {
             Ok(()) => Some(Disk(folder.to_owned())),
             Err(error) => {

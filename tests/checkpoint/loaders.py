@@ -12,10 +12,6 @@ import sys
 import serve
 from formats import FORMATS
 
-names, path = sys.argv[1:]
-kinds = {name: FORMATS[name]() for name in names.split(",")}
-
-
 def load(kind, path):
     def work(rank, count, store):
         if count > 1:
@@ -25,7 +21,7 @@ def load(kind, path):
     return serve.Ranks(kind.ranks, work).answer(kind.ranks)
 
 
-def handle(request):
+def handle(kinds, request):
     kind, tried = kinds[request["format"]], []
     for number, path in kind.candidates(request["folder"]):
         if any("step" in one for one in tried):
@@ -38,7 +34,10 @@ def handle(request):
     return tried
 
 
-if path == "serve":
-    serve.run(handle)
-else:
-    print(json.dumps(load(kinds[names], os.path.abspath(path))), file=serve.out)
+if __name__ == "__main__":
+    names, path = sys.argv[1:]
+    kinds = {name: FORMATS[name]() for name in names.split(",")}
+    if path == "serve":
+        serve.run(lambda request: handle(kinds, request))
+    else:
+        print(json.dumps(load(kinds[names], os.path.abspath(path))), file=serve.out)

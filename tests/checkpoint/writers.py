@@ -10,10 +10,6 @@ import sys
 import serve
 from formats import FORMATS
 
-names, folder = sys.argv[1:]
-kinds = {name: FORMATS[name]() for name in names.split(",")}
-
-
 def start(kind, folder):
     def work(rank, count, store):
         os.chdir(folder)
@@ -24,7 +20,7 @@ def start(kind, folder):
     return serve.Ranks(kind.ranks, work)
 
 
-def handle(request):
+def handle(kinds, request):
     if "write" in request:
         ranks = start(kinds[request["format"]], request["write"])
         os.close(ranks.answers)
@@ -33,8 +29,12 @@ def handle(request):
     return True
 
 
-if folder == "serve":
-    serve.run(handle)
-else:
-    os.makedirs(folder, exist_ok=True)
-    os.waitpid(start(kinds[names], os.path.abspath(folder)).pid, 0)
+# megatron starts processes that import this file.
+if __name__ == "__main__":
+    names, folder = sys.argv[1:]
+    kinds = {name: FORMATS[name]() for name in names.split(",")}
+    if folder == "serve":
+        serve.run(lambda request: handle(kinds, request))
+    else:
+        os.makedirs(folder, exist_ok=True)
+        os.waitpid(start(kinds[names], os.path.abspath(folder)).pid, 0)
