@@ -111,6 +111,12 @@ impl<'b> Folder<'b> {
         })
     }
 
+    /// The last change of the folder itself.
+    pub(crate) fn modified(&self) -> SystemTime {
+        let modified = self.path.metadata().and_then(|metadata| metadata.modified());
+        modified.unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
     /// The bytes of a file; None if there is none.
     pub(crate) fn bytes(&self, name: &str) -> Option<u64> {
         self.entries.get(name).map(|entry| self.stat(entry).0)

@@ -15,7 +15,11 @@ use crate::folder::Folder;
 use crate::found::{Checkpoint, Format};
 use crate::lack::Lack;
 use crate::names::{is_numbered, step_of};
+<<<<<<< HEAD
 use crate::{safetensors, zip};
+=======
+use crate::{Checkpoint, Format, safetensors, zip};
+>>>>>>> help-g
 
 /// How one writer lays a checkpoint out in a folder.
 pub(crate) struct Row {
@@ -156,7 +160,11 @@ pub(crate) fn as_format(folder: &Folder<'_>, format: Format) -> Option<Checkpoin
 }
 
 fn judged(folder: &Folder<'_>, row: &Row) -> Checkpoint {
-    let (bytes, modified) = extent(folder, 3);
+    let (bytes, modified) = match extent(folder, 3) {
+        // It holds no file yet.
+        (0, SystemTime::UNIX_EPOCH) => (0, folder.modified()),
+        extent => extent,
+    };
     let mut parts: BTreeSet<u32> =
         row.parts.iter().flat_map(|(before, after)| folder.numbers(before, after)).collect();
     if row.format == Format::Dcp {

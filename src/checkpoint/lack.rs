@@ -73,3 +73,11 @@ impl Lack {
         }
     }
 }
+
+/// The parts that are missing below the highest one.
+pub(crate) fn gaps(mut numbers: Vec<u32>, least: u32) -> Vec<Lack> {
+    numbers.dedup();
+    let count = numbers.last().map_or(0, |last| last.saturating_add(1)).max(least);
+    let missing: Vec<u32> = (0..count).filter(|one| !numbers.contains(one)).take(4096).collect();
+    if missing.is_empty() { Vec::new() } else { vec![Lack::Parts(missing)] }
+}

@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 //! What names of files and folders tell, and the files beside the weights.
 
 use std::path::Path;
@@ -11,6 +12,9 @@ pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
     let digits = name.strip_prefix(before).unwrap_or_default();
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
+=======
+//! The numbers in the names of checkpoints.
+>>>>>>> help-g
 
 /// Words in front of the number of a step, in the names of checkpoints.
 const STEPS: &[&str] =
@@ -42,6 +46,7 @@ pub(crate) fn step_of(name: &str) -> Option<u64> {
     }
 }
 
+<<<<<<< HEAD
 /// What the files lack that torch.save or safetensors wrote beside the weights.
 pub(crate) fn companions(folder: &Folder<'_>) -> Vec<Lack> {
     let of = |name: String| {
@@ -63,4 +68,10 @@ pub(crate) fn gaps(mut numbers: Vec<u32>, least: u32) -> Vec<Lack> {
     let count = numbers.last().map_or(0, |last| last.saturating_add(1)).max(least);
     let missing: Vec<u32> = (0..count).filter(|one| !numbers.contains(one)).take(4096).collect();
     if missing.is_empty() { Vec::new() } else { vec![Lack::Parts(missing)] }
+=======
+/// Whether `name` is `before` and a number.
+pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
+    let digits = name.strip_prefix(before).unwrap_or_default();
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+>>>>>>> help-g
 }

@@ -1,6 +1,7 @@
 //! safetensors: the length of a header, the header as JSON with the place of each tensor, the tensors
-//! (safetensors/src/tensor.rs). All is written from front to back. The size proves nothing: since safetensors 0.7 the
-//! writer sets it first, and what is not written yet is a hole at the end of the file.
+//! (safetensors/src/tensor.rs). Up to 0.7 all is written from front to back, so that the size proves the rest. 0.8 sets
+//! the size of a temporary file, fills it and renames it without a sync: after a crash of the node the end of a file of
+//! full size may be a hole.
 
 use serde_json::Value;
 

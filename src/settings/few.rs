@@ -14,10 +14,31 @@ use super::{EMBEDDED, Given, Settings, Source, Sourced, Unnamed, WaitFor, cli, d
 use diagnose::Row;
 use linux::host::Host;
 use text::lang::Lang;
+use text::style::Color;
 use text::text;
 use verdict::{Id, Refusal, Warning};
 
 impl cli::Options {
+    /// `--color` or its variable, for texts before the settings are read and for commands without settings. A
+    /// value that is not allowed is refused later, or counts as `auto`.
+    pub fn color(&self, host: &Host) -> Color {
+        self.checked_color(host).unwrap_or_default()
+    }
+
+    /// Reads `--color` or its variable for a command without other settings.
+    ///
+    /// # Errors
+    /// A value that is not allowed.
+    pub fn checked_color(&self, host: &Host) -> Result<Color, Refusal> {
+        Ok(few(&[("color", "--color")], self, host)?.color.value)
+    }
+
+    /// `--deadline` or its variable, before anything else is read; None also if the value is not a duration.
+    pub fn deadline(&self, host: &Host) -> Option<Duration> {
+        let deadline = few(&[("deadline", "--deadline")], self, host).ok()?.deadline?;
+        Some(deadline.value)
+    }
+
     /// The rows of `[[diagnose]]` of the platform's file and of the profile, if one is named, for a reader of
     /// logs: a file that cannot be used is one of the `warnings`, unless a flag names it.
     ///

@@ -54,7 +54,6 @@ use std::time::Duration;
 
 use linux::host::Host;
 use text::lang::Lang;
-use text::style::Color;
 use verdict::{Refusal, Warning};
 
 pub use arguments::config_files;
@@ -71,7 +70,6 @@ use table::{SettingRow, TABLE, Take, row};
 pub use types::*;
 
 pub use crate::engine::Engine;
-use few::few;
 pub use rule::{Expects, Lines, Ranks, Reaction, Rule, Time};
 use site::Site;
 use stated::Candidate;
@@ -196,26 +194,6 @@ impl cli::Options {
     /// The same for a command line that may be wrong.
     pub fn language_of(arguments: &[OsString], host: &Host) -> Lang {
         cli::Options { lang: cli::language_of(arguments), ..cli::Options::default() }.language(host)
-    }
-
-    /// `--color` or its variable, for texts before the settings are read and for commands without settings. A
-    /// value that is not allowed is refused later, or counts as `auto`.
-    pub fn color(&self, host: &Host) -> Color {
-        self.checked_color(host).unwrap_or_default()
-    }
-
-    /// Reads `--color` or its variable for a command without other settings.
-    ///
-    /// # Errors
-    /// A value that is not allowed.
-    pub fn checked_color(&self, host: &Host) -> Result<Color, Refusal> {
-        Ok(few(&[("color", "--color")], self, host)?.color.value)
-    }
-
-    /// `--deadline` or its variable, before anything else is read; None also if the value is not a duration.
-    pub fn deadline(&self, host: &Host) -> Option<Duration> {
-        let deadline = few(&[("deadline", "--deadline")], self, host).ok()?.deadline?;
-        Some(deadline.value)
     }
 }
 

@@ -5,7 +5,6 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::notice::{self, Mistake};
 use super::table::SettingRow;
-use super::torchrun_options::told_apart;
 use super::{Source, Sourced};
 use text::lang::{Text, spaced};
 use text::mask;
@@ -198,4 +197,12 @@ pub(super) fn unknown_variable(variable: &str, nearest: Option<&str>) -> Warning
     let text =
         text!("{variable} is not a setting and has no effect", "{variable} 不是设置项，不起作用");
     Warning::new(Id::SettingsUnknownVariable, text, hint)
+}
+
+/// Why nothing needs `--rdzv-id`.
+pub fn told_apart() -> Text {
+    text!(
+        "jobs are told apart by the platform's id, else by port and number of nodes",
+        "任务按平台的 ID 区分，否则按端口和节点数区分"
+    )
 }

@@ -10,6 +10,7 @@
 //! started. A command that runs unchanged keeps these variables for the torchrun in it, so they have no
 //! effect here.
 
+pub use super::refuse::told_apart;
 use super::refuse::{quoted, usage};
 use crate::contract;
 use linux::host::Host;
@@ -133,14 +134,6 @@ impl Becomes {
             Claim | Setting(_) | Start | Passed | PassedWithC10d => None,
         }
     }
-}
-
-/// Why nothing needs `--rdzv-id`.
-pub fn told_apart() -> Text {
-    text!(
-        "jobs are told apart by the platform's id, else by port and number of nodes",
-        "任务按平台的 ID 区分，否则按端口和节点数区分"
-    )
 }
 
 /// Each option with a variable: its name, and whether torchrun takes no value for it.

@@ -355,7 +355,7 @@ class Zero1(Format):
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": self.stage},
-                  "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+                  "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, "gradient_clipping": 0.0}
         model = model_class(torch.nn.Module)()
         engine, *_ = deepspeed.initialize(model=model, config=config,
                                           optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
@@ -402,6 +402,16 @@ class Megatron(Format):
     ranks = 2
     pattern = r"iter_(\d+)"
     modules = ("torch", "megatron.core.dist_checkpointing", "megatron.core.dist_checkpointing.strategies.torch")
+
+    def __init__(self):
+        super().__init__()
+        import torch
+
+        # It asks for a GPU, for flags that its ranks reduce and for the copies that it waits for.
+        torch.cuda.synchronize = lambda *_: None
+        torch.cuda.current_device = lambda: "cpu"
+        tensor = torch.tensor
+        torch.tensor = lambda *args, **kwargs: tensor(*args, **{**kwargs, "device": "cpu"})
 
     def sharded(self, step):
         import torch

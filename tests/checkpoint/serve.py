@@ -68,6 +68,8 @@ class Ranks:
             traceback.print_exc()
             answer = f"{type(error).__name__}: {error}"[:300]
         os.write(write, (json.dumps(answer) + "\n").encode())
+        # The end of the first rank ends the others.
+        reap()
         os._exit(0)
 
     def answer(self, count):

@@ -15,12 +15,12 @@ pub(crate) struct Server {
 
 impl Server {
     /// `program`: writers or loaders. Its output goes to a file in `folder`.
-    pub(crate) fn new(python: &Path, program: &str, format: &str, folder: &Path) -> Server {
-        let log = std::fs::File::create(folder.join(format!("{format}-{program}.log")))
-            .expect("its log is made");
+    pub(crate) fn new(python: &Path, program: &str, formats: &[&str], folder: &Path) -> Server {
+        let log = folder.join(format!("{program}.log"));
+        let log = std::fs::File::create(log).expect("its log is made");
         let mut child = Command::new(python)
             .arg(root().join(format!("tests/checkpoint/{program}.py")))
-            .args([format, "serve"])
+            .args([&formats.join(","), "serve"])
             .env("OMP_NUM_THREADS", "1")
             .env("PYTHONWARNINGS", "ignore")
             .env("PYTHONDONTWRITEBYTECODE", "1")

@@ -1,7 +1,7 @@
-"""Writes checkpoints as a framework does, until it is killed: writers.py FORMAT DIR, or FORMAT serve.
+"""Writes checkpoints as a framework does, until it is killed: writers.py FORMAT DIR, or FORMAT,FORMAT… serve.
 
-As a server it takes `{"write": DIR}` and answers the number of the process group that writes, and `{"reap": true}`,
-which is answered when none of its processes is left.
+As a server it takes `{"format": FORMAT, "write": DIR}` and answers the number of the process group that writes, and
+`{"reap": true}`, which is answered when none of its processes is left.
 """
 
 import os
@@ -10,31 +10,31 @@ import sys
 import serve
 from formats import FORMATS
 
-name, folder = sys.argv[1:]
-kind = FORMATS[name]()
-
-
-def writes(folder):
+def start(kind, folder):
     def work(rank, count, store):
         os.chdir(folder)
         if count > 1:
             serve.gloo(rank, count, store)
         kind.write(folder, rank)
 
-    return work
+    return serve.Ranks(kind.ranks, work)
 
 
-def handle(request):
+def handle(kinds, request):
     if "write" in request:
-        ranks = serve.Ranks(kind.ranks, writes(request["write"]))
+        ranks = start(kinds[request["format"]], request["write"])
         os.close(ranks.answers)
         return ranks.pid
     serve.reap()
     return True
 
 
-if folder == "serve":
-    serve.run(handle)
-else:
-    os.makedirs(folder, exist_ok=True)
-    writes(os.path.abspath(folder))(0, 1, None) if kind.ranks == 1 else os.waitpid(serve.Ranks(kind.ranks, writes(os.path.abspath(folder))).pid, 0)
+# megatron starts processes that import this file.
+if __name__ == "__main__":
+    names, folder = sys.argv[1:]
+    kinds = {name: FORMATS[name]() for name in names.split(",")}
+    if folder == "serve":
+        serve.run(lambda request: handle(kinds, request))
+    else:
+        os.makedirs(folder, exist_ok=True)
+        os.waitpid(start(kinds[names], os.path.abspath(folder)).pid, 0)

@@ -18,6 +18,7 @@ const COMMANDS: &[&str] = &[
     "init",
     "lint",
     "adopt",
+    "checkpoint",
     "explain",
     "report",
     "compare",

@@ -1,9 +1,18 @@
 //! Checkpoints of frameworks: weights in a format of torch or safetensors, and files of their own beside them.
 
+<<<<<<< HEAD
 use super::{dcp, deepspeed};
 use crate::folder::Folder;
 use crate::lack::Lack;
 use crate::names::{companions, gaps, is_numbered, step_of};
+=======
+use std::path::Path;
+
+use super::{dcp, deepspeed};
+use crate::folder::Folder;
+use crate::lack::{Lack, gaps};
+use crate::names::{is_numbered, step_of};
+>>>>>>> help-g
 use crate::{safetensors, zip};
 use text::pickle::{Value, read_hollow};
 
@@ -205,4 +214,19 @@ fn once(lacks: Vec<Lack>) -> Vec<Lack> {
         }
     }
     once
+}
+
+/// What the files lack that torch.save or safetensors wrote beside the weights.
+fn companions(folder: &Folder<'_>) -> Vec<Lack> {
+    let of = |name: String| {
+        let end = Path::new(&name).extension()?.to_str()?;
+        match end {
+            "safetensors" => safetensors::lack(folder, &name),
+            // Programs add pickles of their own.
+            "pt" | "pth" | "bin" | "pkl" => zip::lack(folder, &name)
+                .filter(|lack| !matches!(lack, Lack::Damaged(_) | Lack::NoEnd(_))),
+            _ => None,
+        }
+    };
+    folder.names(false, |_| true).into_iter().filter_map(of).collect()
 }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::cause::{Cause, Memory, sanitize, sanitize_refusal, sanitize_text};
-use super::summary::{Difference, LinkReport, NodeSummary};
+use super::summary::{Difference, LinkReport, NodeSummary, Tally};
 use crate::links::Link;
 use crate::questions::frames::QuestionFrame;
 use text::lang::Text;
@@ -250,15 +250,6 @@ pub struct Again {
     /// The restarts that count against the limits, with this one.
     #[serde(default)]
     pub tally: Tally,
-}
-
-/// The attempts that count against the limits of restarts. Every node knows them, so that a new node 0 goes on counting.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
-    /// Restarts since a checkpoint was last saved, or since the beginning.
-    pub restarts: u32,
-    /// Attempts in a row that ended before a newer checkpoint was saved.
-    pub without_progress: u32,
 }
 
 /// Node 0's restart policy: takes the first failure of an attempt and the duration of the attempt. It may give the job

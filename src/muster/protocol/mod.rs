@@ -15,7 +15,7 @@ pub(crate) use summary::LISTED;
 
 pub use cause::{Cause, Loss, MemberKind, Memory};
 pub use handshake::{Secret, VARIABLE};
-pub use messages::{Again, Agreement, Decide, Purpose, Tally};
+pub use messages::{Again, Agreement, Decide, Purpose};
 pub use summary::{
-    Difference, LinkReport, MeasureEndpoint, NodeResult, NodeSummary, Property, Seat,
+    Difference, LinkReport, MeasureEndpoint, NodeResult, NodeSummary, Property, Seat, Tally,
 };

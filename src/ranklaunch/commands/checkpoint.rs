@@ -21,7 +21,7 @@ const SHOWN: usize = 3;
 
 pub(crate) fn checkpoint(asked: &cli::Checkpoints, lang: Lang) -> Result<i32, Refusal> {
     Options { color: asked.color.clone(), ..Options::default() }.checked_color(&Host::live())?;
-    let folder = Path::new(&asked.folder);
+    let folder = Path::new(&asked.dir);
     let found = survey(folder, &Limits::default()).map_err(|error| {
         let (shown, Text { en, zh }) = (folder.display(), cause(&error));
         Refusal::new(

@@ -31,7 +31,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("lint.manifests", "要检查的清单、脚本与 Compose 文件；- 表示标准输入"),
     ("lint.format", "输出格式：供人阅读（text）、JSON（json），或 GitHub 工作流的注解（github）"),
     ("lint.node_memory", "单个节点可分配给 Pod 的内存，例如 256Gi；超过该值的 Pod 会被指出"),
-    ("checkpoint.folder", "程序保存检查点的目录，或其上级目录"),
+    ("checkpoint.dir", "程序保存检查点的目录，或其上级目录"),
     ("checkpoint.format", "输出格式：供人阅读（text）或 JSON"),
     ("adopt.files", "要读取的脚本与清单，以及它们用到的 accelerate config 文件；- 表示标准输入"),
     ("adopt.format", "输出格式：供人阅读（text）或 JSON"),
@@ -226,7 +226,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("host_root", "从该目录而不是 / 读取本节点的文件（用于问题报告和测试）"),
     (
         "program",
-        "程序及其参数\n\n.py 文件、-m MODULE，或写在 -- 之后的任何其他命令。{ulysses_size}、{ring_size}、{world_size}、{nproc_per_node}、{nnodes}、{node_rank}、{run_id}、{timestamp} 以及配置文件 [[select]] 中定义的名称会被替换；{{name}} 表示原样的 {name}。使用配置文件时，若 -- 之后只有参数而没有程序，这些参数会追加到配置文件的参数之后。",
+        "程序及其参数\n\n.py 文件、-m MODULE，或写在 -- 之后的任何其他命令。{ulysses_size}、{ring_size}、{world_size}、{nproc_per_node}、{nnodes}、{node_rank}、{run_id}、{timestamp}、{checkpoint}、{checkpoint_step} 以及配置文件 [[select]] 中定义的名称会被替换；{{name}} 表示原样的 {name}。使用配置文件时，若 -- 之后只有参数而没有程序，这些参数会追加到配置文件的参数之后。",
     ),
 ];
 

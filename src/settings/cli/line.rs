@@ -331,7 +331,7 @@ pub struct Adopt {
 pub struct Checkpoints {
     /// The folder in which the program saves, or one above it
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
-    pub folder: OsString,
+    pub dir: OsString,
     /// How to print the list: as text or as JSON
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
     pub format: ReportFormat,

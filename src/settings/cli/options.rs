@@ -246,8 +246,8 @@ pub struct Options {
     /// The program and its arguments
     ///
     /// A .py file, -m MODULE, or any other command behind --. {ulysses_size}, {ring_size}, {world_size},
-    /// {nproc_per_node}, {nnodes}, {node_rank}, {run_id}, {timestamp} and the names of the
-    /// profile's [[select]] are replaced; {{name}} is the literal. With a profile, arguments
+    /// {nproc_per_node}, {nnodes}, {node_rank}, {run_id}, {timestamp}, {checkpoint}, {checkpoint_step}
+    /// and the names of the profile's [[select]] are replaced; {{name}} is the literal. With a profile, arguments
     /// without a program are appended to the profile's.
     #[arg(last = true, value_name = "SCRIPT ARGS")]
     pub program: Vec<OsString>,

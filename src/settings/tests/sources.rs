@@ -84,7 +84,7 @@ fn bad_value_refusal_names_place_value_and_range() {
         // These take any text that is not empty.
         let bad = match row.name {
             "profile" | "module" | "chdir" | "python" | "conda-env" | "log-dir"
-            | "termination-log" | "host-root" => "a\u{1}b",
+            | "checkpoint-dir" | "termination-log" | "host-root" => "a\u{1}b",
             // White space separates hosts.
             "nodes" => "two two",
             _ => "two nodes",
