@@ -12,14 +12,9 @@ use std::io;
 use std::time::SystemTime;
 
 use crate::folder::Folder;
-use crate::found::{Checkpoint, Format};
 use crate::lack::Lack;
 use crate::names::{is_numbered, step_of};
-<<<<<<< HEAD
-use crate::{safetensors, zip};
-=======
 use crate::{Checkpoint, Format, safetensors, zip};
->>>>>>> help-g
 
 /// How one writer lays a checkpoint out in a folder.
 pub(crate) struct Row {

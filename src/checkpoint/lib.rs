@@ -7,7 +7,6 @@
 
 mod folder;
 mod formats;
-mod found;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod lack;
@@ -18,6 +17,81 @@ mod survey;
 mod tests;
 mod zip;
 
-pub use found::{Checkpoint, Format};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use serde::Serialize;
+use strum::{IntoStaticStr, VariantArray};
+
 pub use lack::Lack;
 pub use survey::{Limits, survey};
+
+/// The writer of a checkpoint, by the way in which it lies on disk.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr, VariantArray,
+)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum Format {
+    /// A file of torch.save.
+    Torch,
+    /// torch.distributed.checkpoint.
+    Dcp,
+    Safetensors,
+    /// The Trainer of transformers.
+    Trainer,
+    /// `save_state` of accelerate.
+    Accelerate,
+    Deepspeed,
+    Lightning,
+    /// Megatron-LM and megatron-core.
+    Megatron,
+    Nemo,
+}
+
+impl Format {
+    /// Every format.
+    pub const ALL: &[Format] = Format::VARIANTS;
+
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// One checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    pub path: PathBuf,
+    /// The same below the folder that was searched; empty for the folder itself.
+    pub name: PathBuf,
+    pub format: Format,
+    /// None: neither its name nor its files tell.
+    pub step: Option<u64>,
+    /// What it lacks; empty: it is whole.
+    pub lacks: Vec<Lack>,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Time of the last write to one of its files.
+    pub modified: SystemTime,
+    /// The ranks or parts whose files are here, where the format has such files.
+    pub parts: Vec<u32>,
+}
+
+impl Checkpoint {
+    pub fn is_whole(&self) -> bool {
+        self.lacks.is_empty()
+    }
+
+    /// An identity that is the same wherever the folder is mounted: 64-bit FNV-1a of name, format and step.
+    pub fn digest(&self) -> u64 {
+        let step = self.step.map(|step| step.to_string()).unwrap_or_default();
+        let parts = [
+            self.name.as_os_str().as_encoded_bytes(),
+            self.format.name().as_bytes(),
+            step.as_bytes(),
+        ];
+        parts.join(&0).iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        })
+    }
+}

@@ -1,20 +1,4 @@
-<<<<<<< HEAD
-//! What names of files and folders tell, and the files beside the weights.
-
-use std::path::Path;
-
-use crate::folder::Folder;
-use crate::lack::Lack;
-use crate::{safetensors, zip};
-
-/// Whether `name` is `before` and a number.
-pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
-    let digits = name.strip_prefix(before).unwrap_or_default();
-    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-}
-=======
 //! The numbers in the names of checkpoints.
->>>>>>> help-g
 
 /// Words in front of the number of a step, in the names of checkpoints.
 const STEPS: &[&str] =
@@ -46,32 +30,8 @@ pub(crate) fn step_of(name: &str) -> Option<u64> {
     }
 }
 
-<<<<<<< HEAD
-/// What the files lack that torch.save or safetensors wrote beside the weights.
-pub(crate) fn companions(folder: &Folder<'_>) -> Vec<Lack> {
-    let of = |name: String| {
-        let end = Path::new(&name).extension()?.to_str()?;
-        match end {
-            "safetensors" => safetensors::lack(folder, &name),
-            // Programs add pickles of their own.
-            "pt" | "pth" | "bin" | "pkl" => zip::lack(folder, &name)
-                .filter(|lack| !matches!(lack, Lack::Damaged(_) | Lack::NoEnd(_))),
-            _ => None,
-        }
-    };
-    folder.names(false, |_| true).into_iter().filter_map(of).collect()
-}
-
-/// The parts that are missing below the highest one.
-pub(crate) fn gaps(mut numbers: Vec<u32>, least: u32) -> Vec<Lack> {
-    numbers.dedup();
-    let count = numbers.last().map_or(0, |last| last.saturating_add(1)).max(least);
-    let missing: Vec<u32> = (0..count).filter(|one| !numbers.contains(one)).take(4096).collect();
-    if missing.is_empty() { Vec::new() } else { vec![Lack::Parts(missing)] }
-=======
 /// Whether `name` is `before` and a number.
 pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
     let digits = name.strip_prefix(before).unwrap_or_default();
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
->>>>>>> help-g
 }

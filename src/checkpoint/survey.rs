@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::folder::{Budget, Folder};
 use crate::formats;
-use crate::found::{Checkpoint, Format};
+use crate::{Checkpoint, Format};
 use text::lang::failure;
 use text::text;
 

@@ -1,6 +1,5 @@
 //! Names, and folders with any bytes in their files.
 
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;

@@ -7,12 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::folder::Folder;
-<<<<<<< HEAD
-use crate::lack::Lack;
-use crate::names::gaps;
-=======
 use crate::lack::{Lack, gaps};
->>>>>>> help-g
 use text::pickle::{Value, read_hollow};
 
 const METADATA: &str = ".metadata";

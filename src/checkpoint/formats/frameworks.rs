@@ -1,18 +1,11 @@
 //! Checkpoints of frameworks: weights in a format of torch or safetensors, and files of their own beside them.
 
-<<<<<<< HEAD
-use super::{dcp, deepspeed};
-use crate::folder::Folder;
-use crate::lack::Lack;
-use crate::names::{companions, gaps, is_numbered, step_of};
-=======
 use std::path::Path;
 
 use super::{dcp, deepspeed};
 use crate::folder::Folder;
 use crate::lack::{Lack, gaps};
 use crate::names::{is_numbered, step_of};
->>>>>>> help-g
 use crate::{safetensors, zip};
 use text::pickle::{Value, read_hollow};
 
