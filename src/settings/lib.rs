@@ -122,7 +122,9 @@ impl Settings {
             given.put_torchrun(host, &mut settings)?;
         }
         settings.repeated = repeated(options);
-        warnings.extend(options.unused.iter().map(|(option, value)| refuse::unused(option, value)));
+        warnings.extend(
+            options.unused.iter().map(|(option, value)| torchrun_options::unused(option, value)),
+        );
         let workplace = match &settings.chdir {
             Some(chdir) if host.is_live() => host.working_in(&chdir.value),
             _ => host.clone(),

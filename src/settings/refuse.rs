@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use super::table::SettingRow;
-use super::torchrun_options::told_apart;
 use super::{Source, Sourced};
 use text::lang::{Text, spaced};
 use text::mask;
@@ -128,16 +127,6 @@ pub(super) fn rank_in_profile(rank: &Sourced<String>) -> Warning {
             "remove the line; the platform gives the node rank, or set --node-rank on each node",
             "请删除该行；节点编号由平台给出，或在各节点上用 --node-rank 指定"
         ),
-    )
-}
-
-/// The warning of an option of torchrun that is accepted and changes nothing.
-pub(super) fn unused(option: &str, value: &OsStr) -> Warning {
-    let (value, Text { en, zh }) = (quoted(value), told_apart());
-    Warning::new(
-        Id::EnvTorchrun,
-        text!("{option} {value} is not used: {en}", "未采用 {option} {value}：{zh}"),
-        text!("leave it out", "可以去掉它"),
     )
 }
 
