@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
+use super::given::{Given, Unnamed, defaults, put};
 use super::refuse::{quoted, usage};
 use super::site;
 use super::stated::Candidate;
 use super::table::row;
 use super::value;
-use super::{EMBEDDED, Given, Settings, Source, Sourced, Unnamed, WaitFor, cli, defaults, put};
+use super::{EMBEDDED, Settings, Source, Sourced, WaitFor, cli};
 use diagnose::Row;
 use linux::host::Host;
 use text::lang::Lang;

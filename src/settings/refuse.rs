@@ -146,16 +146,6 @@ pub(super) fn rank_in_profile(rank: &Sourced<String>) -> Warning {
     )
 }
 
-/// The warning of an option of torchrun that is accepted and changes nothing.
-pub(super) fn unused(option: &str, value: &OsStr) -> Warning {
-    let (value, Text { en, zh }) = (quoted(value), told_apart());
-    Warning::new(
-        Id::EnvTorchrun,
-        text!("{option} {value} is not used: {en}", "未采用 {option} {value}：{zh}"),
-        text!("leave it out", "可以去掉它"),
-    )
-}
-
 fn first_word(value: &OsStr) -> &OsStr {
     let bytes = value.as_bytes();
     let end = bytes.iter().position(u8::is_ascii_whitespace).unwrap_or(bytes.len());
@@ -197,12 +187,4 @@ pub(super) fn unknown_variable(variable: &str, nearest: Option<&str>) -> Warning
     let text =
         text!("{variable} is not a setting and has no effect", "{variable} 不是设置项，不起作用");
     Warning::new(Id::SettingsUnknownVariable, text, hint)
-}
-
-/// Why nothing needs `--rdzv-id`.
-pub fn told_apart() -> Text {
-    text!(
-        "jobs are told apart by the platform's id, else by port and number of nodes",
-        "任务按平台的 ID 区分，否则按端口和节点数区分"
-    )
 }

@@ -10,13 +10,14 @@
 //! started. A command that runs unchanged keeps these variables for the torchrun in it, so they have no
 //! effect here.
 
-pub use super::refuse::told_apart;
+use std::ffi::OsStr;
+
 use super::refuse::{quoted, usage};
 use crate::contract;
 use linux::host::Host;
 use text::lang::Text;
 use text::text;
-use verdict::{Id, Refusal};
+use verdict::{Id, Refusal, Warning};
 
 /// The use of an option that a PET_ variable gives.
 #[derive(Debug, Clone, Copy)]
@@ -134,6 +135,24 @@ impl Becomes {
             Claim | Setting(_) | Start | Passed | PassedWithC10d => None,
         }
     }
+}
+
+/// Why nothing needs `--rdzv-id`.
+pub fn told_apart() -> Text {
+    text!(
+        "jobs are told apart by the platform's id, else by port and number of nodes",
+        "任务按平台的 ID 区分，否则按端口和节点数区分"
+    )
+}
+
+/// The warning of an option of torchrun that is accepted and changes nothing.
+pub(super) fn unused(option: &str, value: &OsStr) -> Warning {
+    let (value, Text { en, zh }) = (quoted(value), told_apart());
+    Warning::new(
+        Id::EnvTorchrun,
+        text!("{option} {value} is not used: {en}", "未采用 {option} {value}：{zh}"),
+        text!("leave it out", "可以去掉它"),
+    )
 }
 
 /// Each option with a variable: its name, and whether torchrun takes no value for it.
