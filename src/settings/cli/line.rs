@@ -518,8 +518,7 @@ pub enum AnnotatedFormat {
         ranklaunch --profile wan22\n  \
         ranklaunch plan --layout ulysses-world --heads 40 \\\n  \
         \u{20}   generate.py --ulysses_size {ulysses_size}\n  \
-        ranklaunch --nnodes 2 --node-rank 1 --master-addr 172.31.0.80 -m \\\n  \
-        \u{20}   package.train --lr 1\n  \
+        ranklaunch --nnodes 2 --node-rank 1 --master-addr 172.31.0.80 -m pkg\n  \
         ranklaunch -- ./solver --steps 100"
 )]
 pub(super) struct Line {
