@@ -39,7 +39,7 @@ pub use membership::{
     AskedNproc, asked_nproc, identity, listed, membership, needs_addresses, offered_nproc,
     stated_master, weighed,
 };
-pub use resume::newest;
+pub use resume::{newest, unreadable};
 pub use solve::node_capacity;
 pub use survey::{Survey, survey};
 pub use types::*;

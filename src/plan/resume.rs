@@ -4,9 +4,11 @@
 //! the muster then takes the newest that every node has; without a muster the nodes could choose different ones, and
 //! nothing is started.
 
+use std::path::PathBuf;
+
 use crate::{Membership, Notes, Resume, Scope, placeholders};
 use node::observe::{CheckpointFacts, Facts, SeenCheckpoint};
-use settings::{Placeholder, Program, Settings, WithoutCheckpoint};
+use settings::{Placeholder, Program, Settings, Sourced, WithoutCheckpoint};
 use text::lang::Text;
 use text::text;
 use verdict::{Id, Refusal, Warning};
@@ -30,6 +32,23 @@ fn named(program: &Program) -> Option<&'static str> {
     let names = [Placeholder::Checkpoint, Placeholder::CheckpointStep].map(Placeholder::name);
     let words = program.words();
     names.into_iter().find(|name| words.iter().any(|word| placeholders::mentions(word, name)))
+}
+
+/// The refusal of a folder that cannot be read: a start from the beginning could overwrite what it holds.
+pub fn unreadable(folder: &Sourced<PathBuf>, problem: &Text) -> Refusal {
+    let (shown, source) = (folder.value.display(), &folder.source);
+    let (en, zh) = (&problem.en, &problem.zh);
+    Refusal::new(
+        Id::CheckpointUnread,
+        text!(
+            "the checkpoints below {shown} [{source}] cannot be read: {en}",
+            "无法读取 {shown} [{source}] 下的检查点：{zh}"
+        ),
+        text!(
+            "mount it on this node, or correct --checkpoint-dir; ranklaunch checkpoint {shown} shows it",
+            "请在本节点挂载该目录，或更正 --checkpoint-dir；可用 ranklaunch checkpoint {shown} 查看"
+        ),
+    )
 }
 
 /// # Errors
@@ -74,18 +93,7 @@ pub(crate) fn choose(
         ));
     }
     if let Some(problem) = &found.unread {
-        let (en, zh) = (&problem.en, &problem.zh);
-        return Err(Refusal::new(
-            Id::CheckpointUnread,
-            text!(
-                "the checkpoints below {shown} [{source}] cannot be read: {en}",
-                "无法读取 {shown} [{source}] 下的检查点：{zh}",
-            ),
-            text!(
-                "mount it on this node, or correct --checkpoint-dir; ranklaunch checkpoint {shown} shows it",
-                "请在本节点挂载该目录，或更正 --checkpoint-dir；可用 ranklaunch checkpoint {shown} 查看"
-            ),
-        ));
+        return Err(unreadable(folder, problem));
     }
     let newer = found.found.iter().take_while(|one| !one.missing.is_empty()).take(NAMED);
     let newer: Vec<Text> = newer.map(SeenCheckpoint::lack).collect();

@@ -25,7 +25,7 @@ use super::saves::Saves;
 use super::scratch::Scratch;
 use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
 use super::status_feed::run_status;
-use super::{companions, end, node_questions, status_feed, warm};
+use super::{companions, end, last_places, node_questions, status_feed, warm};
 use linux::deadline::{in_thread, with_deadline_async};
 use linux::host::Host;
 use linux::sys::Dispositions;
@@ -46,7 +46,7 @@ use report::{Ending, ending};
 use settings::Source;
 use supervise::{AgentReport, EndStep, WARM};
 use text::run_id::RunId;
-use verdict::outcome::{Notice, Outcome, Owner, Planned, RankUnit, StopReason};
+use verdict::outcome::{KillReason, Notice, Outcome, Owner, Planned, RankUnit, StopReason};
 use verdict::{Class, Id, Refusal};
 
 /// Time limit of the search for a cause after the last line was read.
@@ -154,8 +154,9 @@ impl Attempt {
             RunIdentity { master_port: ready.master_port()?, ..ready.identity.clone() };
         if let Some(saves) = &context.saves {
             let newest = saves.begin().await;
+            // Several nodes have agreed on it.
             if ready.session.is_none() {
-                identity.resume = newest.as_ref().map(Resume::from);
+                identity.resume = newest?.as_ref().map(Resume::from);
             }
             if ready.plan.membership.acts_for_node() {
                 context.say(&goes_on_from(identity.resume.as_ref()));
@@ -316,6 +317,7 @@ impl Attempt {
                 Notice::RankStarted { pid, .. } => oom.began(*pid),
                 Notice::EngineStarted { pid } => oom.began_engine(*pid),
                 Notice::KilledIn { pid, group } => oom.killed_in(*pid, group),
+                Notice::Killing { why: KillReason::Grace } => last_places::say(context, &running),
                 Notice::Stopping { .. } => {
                     oom.note(&context.host);
                     context.saves.iter().for_each(Saves::look);
@@ -465,6 +467,8 @@ impl Attempt {
         context.console.say(&closing::block(&shown));
         let closing = closing::verdict(&shown);
         let record = RunRecord {
+            saved,
+            notice: context.notices.status(),
             run_id: self.identity.run_id,
             attempt: self.number,
             node: self.plan.membership.node_rank,

@@ -48,6 +48,7 @@ pub mod fuzz;
 mod here;
 mod job_session;
 mod job_verdict;
+mod last_places;
 mod live;
 mod live_diagnosis;
 mod muster_config;

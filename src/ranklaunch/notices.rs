@@ -30,6 +30,8 @@ const TOLD: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(250);
 /// A notice counts for so long after its deadline: the platform is late, or has given its plan up.
 const OVERDUE: Duration = Duration::from_secs(120);
+/// The farthest deadline, in milliseconds: a year. No notice comes earlier, and no clock overflows.
+const FARTHEST: u64 = 365 * 86_400_000;
 /// Maximum length of a text of another node, in bytes.
 const LONGEST: usize = 1024;
 
@@ -158,22 +160,20 @@ impl Notices {
         let Text { en, zh } = &told.reason;
         told.reason = Text::new(cleaned(en), cleaned(zh));
         told.source = cleaned(&told.source);
+        told.left_ms = told.left_ms.map(|left| left.min(FARTHEST));
         let at = (Instant::now(), SystemTime::now());
         let deadline = at.0 + told.left_ms.map_or(self.0.lead, Duration::from_millis);
         let heard = Heard { told, at, deadline };
-        let is_news = self.0.heard.send_if_modified(|before| {
-            // Told twice, the deadline differs by the time that the words took.
-            let counts = before.as_ref().is_none_or(|before| {
-                !before.is_pending() || heard.deadline + Duration::from_secs(1) < before.deadline
-            });
-            if counts {
-                *before = Some(heard.clone());
-            }
-            counts
-        });
+        // Told twice, the deadline differs by the time that the words took.
+        let is_news = self
+            .pending()
+            .is_none_or(|before| heard.deadline + Duration::from_secs(1) < before.deadline);
         if !is_news {
             return;
         }
+        // A rank that is signalled finds the file.
+        self.write(&heard);
+        self.0.heard.send_replace(Some(heard.clone()));
         let Heard { told: ToldNotice { reason, node, .. }, .. } = &heard;
         let (en, zh) = (&reason.en, &reason.zh);
         let left = heard.told.left_ms.map(|ms| ms.div_ceil(1000));
@@ -187,7 +187,6 @@ impl Notices {
         let status = heard.status();
         (self.0.keep)(json!({ "message": "notice", "notice": &status }));
         self.0.board.announced(status);
-        self.write();
     }
 
     /// An attempt begins. `node`: the number of this node; `tell_all` tells all nodes, and may block for the time that it is
@@ -201,7 +200,7 @@ impl Notices {
         let nodes: (u32, TellAll) = (node, Arc::new(tell_all));
         *self.attempt() = Attempt { nodes: Some(nodes.clone()), file };
         if let Some(heard) = self.pending() {
-            self.write();
+            self.write(&heard);
             self.tell(heard.told, Some(nodes));
         }
     }
@@ -212,10 +211,8 @@ impl Notices {
     }
 
     /// Writes the file of the ranks, which is whole once it has its name.
-    fn write(&self) {
-        let (Some(path), Some(heard)) = (self.attempt().file.clone(), self.pending()) else {
-            return;
-        };
+    fn write(&self, heard: &Heard) {
+        let Some(path) = self.attempt().file.clone() else { return };
         let new = path.with_extension("new");
         let document = heard.document().to_string();
         let written = std::fs::write(&new, document).and_then(|()| std::fs::rename(&new, &path));
@@ -236,6 +233,11 @@ impl Notices {
     /// The time at which the pending notice came.
     pub(super) fn since(&self) -> Option<SystemTime> {
         Some(self.pending()?.at.1)
+    }
+
+    /// The pending notice for records.
+    pub(super) fn status(&self) -> Option<NoticeStatus> {
+        Some(self.pending()?.status())
     }
 
     /// The pending notice as the verdict tells it.
@@ -281,11 +283,7 @@ impl Notices {
             }
             if !remarked && !pids.is_empty() {
                 remarked = true;
-                let name = signal_name(number);
-                (self.0.say)(&text!(
-                    "no rank handles {name}, so none is signalled: a rank that saves sets a handler, or reads RANKLAUNCH_NOTICE_FILE",
-                    "没有 rank 处理 {name}，因此不发送信号：要保存的程序应设置信号处理函数，或读取 RANKLAUNCH_NOTICE_FILE"
-                ));
+                (self.0.say)(&unsignalled(number, unit == RankUnit::Command && !is_stated));
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -294,3 +292,18 @@ impl Notices {
 
 /// The shortest stop of a notice, whose deadline may be over when it comes.
 const LEAST: Duration = Duration::from_secs(2);
+
+/// Why no process gets the signal. `is_command`: a command of the user's own starts the ranks.
+fn unsignalled(number: i32, is_command: bool) -> Text {
+    let name = signal_name(number);
+    if is_command {
+        return text!(
+            "the processes of a command get no signal for a notice unless [notice] signal (--notice-signal) names one: its launcher may end them by it",
+            "除非用 [notice] signal（--notice-signal）指定信号，否则收到通知时不向命令的进程发送信号：其启动器可能会因此终止各进程"
+        );
+    }
+    text!(
+        "no rank handles {name}, so none is signalled: a rank that saves sets a handler, or reads RANKLAUNCH_NOTICE_FILE",
+        "没有 rank 处理 {name}，因此不发送信号：要保存的程序应设置信号处理函数，或读取 RANKLAUNCH_NOTICE_FILE"
+    )
+}

@@ -17,6 +17,9 @@ use muster::Tally;
 use node::observe::{self, SeenCheckpoint};
 use report::saved::Saved;
 use settings::Settings;
+use text::lang::Text;
+use text::text;
+use verdict::Refusal;
 
 /// Time limit of a look that something waits for.
 const LOOK: Duration = Duration::from_secs(2);
@@ -34,12 +37,12 @@ struct Shared {
     looked: Condvar,
 }
 
-#[derive(Default)]
 struct State {
     /// Looks that have begun and that have ended, by their number.
     begun: u64,
     ended: u64,
-    newest: Option<SeenCheckpoint>,
+    /// The newest whole one; an error says why the folder cannot be read.
+    newest: Result<Option<SeenCheckpoint>, Text>,
     /// The newest one when the attempt began, and that time.
     at_start: Option<(Option<u64>, SystemTime)>,
     /// The platform's id of the job.
@@ -62,7 +65,9 @@ impl Saves {
     pub(super) fn new(host: &Arc<Host>, settings: &Arc<Settings>) -> Option<Saves> {
         settings.checkpoint_dir.as_ref()?;
         let (host, settings) = (Arc::clone(host), Arc::clone(settings));
-        let (state, looked) = (Mutex::default(), Condvar::new());
+        let state =
+            State { begun: 0, ended: 0, newest: Ok(None), at_start: None, job: None, record: None };
+        let (state, looked) = (Mutex::new(state), Condvar::new());
         Some(Saves(Arc::new(Shared { host, settings, state, looked })))
     }
 
@@ -80,7 +85,10 @@ impl Saves {
         let own = self.clone();
         spawn_detached(move || {
             let facts = observe::checkpoints(&own.0.host, &own.0.settings);
-            let newest = facts.as_ref().and_then(plan::newest).cloned();
+            let newest = match facts.as_ref().and_then(|facts| facts.unread.clone()) {
+                Some(problem) => Err(problem),
+                None => Ok(facts.as_ref().and_then(plan::newest).cloned()),
+            };
             let mut state = own.state();
             if number > state.ended {
                 (state.ended, state.newest) = (number, newest);
@@ -90,49 +98,56 @@ impl Saves {
         });
     }
 
-    /// The newest whole checkpoint after all looks that have begun; None if they take too long.
-    fn newest(&self, limit: Duration) -> Option<Option<SeenCheckpoint>> {
+    /// The newest whole checkpoint after all looks that have begun; an error says why it is not known.
+    fn newest(&self, limit: Duration) -> Result<Option<SeenCheckpoint>, Text> {
         let (until, mut state) = (Instant::now() + limit, self.state());
         let wanted = state.begun;
         while state.ended < wanted {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return None;
+                return Err(text!("its file system does not answer", "其文件系统无应答"));
             }
             state = match self.0.looked.wait_timeout(state, left) {
                 Ok((state, _)) => state,
                 Err(poisoned) => poisoned.into_inner().0,
             };
         }
-        Some(state.newest.clone())
+        state.newest.clone()
     }
 
     /// An attempt begins. Gives the newest whole checkpoint.
-    pub(super) async fn begin(&self) -> Option<SeenCheckpoint> {
+    ///
+    /// # Errors
+    /// When the folder cannot be read: the program must not begin anew beside what it holds.
+    pub(super) async fn begin(&self) -> Result<Option<SeenCheckpoint>, Refusal> {
         self.look();
         let own = self.clone();
-        let newest = in_thread(move || own.newest(LOOK)).await.flatten();
-        let digest = newest.as_ref().map(|newest| newest.digest);
-        self.state().at_start = Some((digest, SystemTime::now()));
-        newest
+        let newest = in_thread(move || own.newest(observe::CHECKPOINTS)).await;
+        let digest = |newest: &Option<SeenCheckpoint>| newest.as_ref().map(|newest| newest.digest);
+        self.state().at_start =
+            newest.as_ref().ok().map(|newest| (digest(newest), SystemTime::now()));
+        newest.map_err(|problem| match &self.0.settings.checkpoint_dir {
+            Some(folder) => plan::unreadable(folder, &problem),
+            None => Refusal::internal(&problem.en),
+        })
     }
 
     /// Whether a newer checkpoint was saved since the attempt began; None: not known.
     pub(super) fn have_moved(&self) -> Option<bool> {
         self.look();
-        let newest = self.newest(LOOK)?;
+        let newest = self.newest(LOOK).ok()?;
         let (at_start, _) = self.state().at_start?;
         Some(newest.is_some_and(|newest| Some(newest.digest) != at_start))
     }
 
     /// The name of the newest whole checkpoint.
     pub(super) fn newest_name(&self) -> Option<String> {
-        Some(self.state().newest.as_ref()?.name())
+        Some(self.state().newest.as_ref().ok()?.as_ref()?.name())
     }
 
     /// What was saved when the ranks have ended. Blocks for `limit` at most.
     pub(super) fn saved(&self, limit: Duration, noticed: Option<SystemTime>) -> Option<Saved> {
-        let newest = self.newest(limit)?;
+        let newest = self.newest(limit).ok()?;
         let (_, began) = self.state().at_start?;
         let since = noticed.unwrap_or(began);
         Some(Saved {
@@ -157,7 +172,7 @@ impl Saves {
         let path = logs.join(format!(".progress-{job}.json"));
         let read = linux::regular_file::read(&path, 64 << 10).ok();
         let record: Option<Record> = read.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let newest = self.newest(LOOK)?.map(|newest| newest.digest);
+        let newest = self.newest(LOOK).ok()?.map(|newest| newest.digest);
         self.state().record = Some(path);
         let folder = self.0.settings.checkpoint_dir.as_ref().map(|folder| &folder.value);
         let same = record.filter(|one| Some(&one.folder) == folder && one.newest == newest);
@@ -168,7 +183,8 @@ impl Saves {
     pub(super) fn record(&self, tally: Tally) {
         let (path, newest) = {
             let state = self.state();
-            (state.record.clone(), state.newest.as_ref().map(|newest| newest.digest))
+            let newest = state.newest.as_ref().ok().and_then(Option::as_ref);
+            (state.record.clone(), newest.map(|newest| newest.digest))
         };
         let folder = self.0.settings.checkpoint_dir.as_ref().map(|folder| folder.value.clone());
         let (Some(path), Some(folder)) = (path, folder) else { return };

@@ -153,8 +153,8 @@ impl Ending {
         match self.id {
             Id::StoppedNotice => Ending {
                 text: text!(
-                    "{en}: told on node {node}{before}",
-                    "{zh}：节点 {node} 收到通知{before_zh}"
+                    "stopped after a notice on node {node}{before}: {en}",
+                    "节点 {node} 收到通知{before_zh}，任务停止：{zh}"
                 ),
                 ..self
             },

@@ -14,10 +14,12 @@ use time::format_description::well_known::Rfc3339;
 use super::both_languages::{both_languages, one_language};
 use super::closing::cause_json;
 use super::ending::Ending;
+use super::saved::Saved;
 use super::{check_view, plan_forms};
 use diagnose::Survived;
 use linux::deadline::io_with_deadline;
 use linux::host::Host;
+use monitor::status::NoticeStatus;
 use node::observe::{Facts, Growth, OomKills, OomPlace};
 use plan::Plan;
 use preflight::check::Check;
@@ -45,6 +47,10 @@ pub struct RunRecord {
     pub ending: Ending,
     /// The verdict as the closing block has it.
     pub closing: Text,
+    /// What a job that did not end by itself has saved; None: nobody looked.
+    pub saved: Option<Saved>,
+    /// The notice before the end.
+    pub notice: Option<NoticeStatus>,
     /// Out-of-memory kills in this container.
     pub oom: Option<OomKills>,
     /// The program's exit code, remapped.
@@ -82,6 +88,14 @@ impl RunRecord {
             // In both languages, since `explain` may be asked in the other one.
             "closing": self.closing,
             "cause": cause_json(&self.ending, self.node, lang),
+            "saved": self.saved,
+            "notice": self.notice.as_ref().map(|notice| json!({
+                "source": notice.source,
+                "reason": notice.reason.get(lang),
+                "node": notice.node,
+                "heard": at_ms(notice.heard_ms),
+                "deadline": notice.deadline_ms.map(at_ms),
+            })),
             "outcome": self.outcome.as_ref().map(outcome_json),
             "oom": self.oom.map(oom_json),
             "plan": self.plan,
@@ -115,6 +129,10 @@ fn pretty(document: &Value) -> io::Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec_pretty(document)?;
     bytes.push(b'\n');
     Ok(bytes)
+}
+
+fn at_ms(ms: u64) -> String {
+    stamp(SystemTime::UNIX_EPOCH + Duration::from_millis(ms))
 }
 
 /// UTC, RFC 3339.

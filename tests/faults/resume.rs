@@ -113,6 +113,7 @@ fn attempts_that_save_nothing_end_with_93() {
     save(&folder, 7, true);
     let ended = with_program(launcher).run().expect_code(93).expect_id("checkpoint.stuck");
     assert_eq!(began(&ended).len(), 3, "{}", ended.err);
+    assert_eq!(ended.run_json(0)["saved"]["name"], "step-7.pt");
     assert!(
         ended.err.contains("3 attempts in a row ended before a checkpoint newer than step-7.pt"),
         "{}",
@@ -181,4 +182,14 @@ fn what_cannot_be_agreed_is_refused_before_the_start() {
         Launcher::new(run_args("direct", 1)).args(["--", "true"]).node(1, 2, port).start();
     with_program(with.node(0, 2, port)).run().expect_code(88).expect_id("checkpoint.differ");
     without.wait().expect_code(88).expect_id("checkpoint.differ");
+}
+
+/// A start from the beginning could overwrite what a folder holds that cannot be read at the moment.
+#[test]
+fn restart_waits_for_no_folder_that_it_cannot_read() {
+    let (launcher, _) = launcher(&["--max-restarts", "3"]);
+    let breaks = "echo BEGAN; rm -r \"$SAVED\" && touch \"$SAVED\"; exit 1";
+    let ended = launcher.args(["--", "sh", "-c", breaks]).run().expect_code(84);
+    let ended = ended.expect_id("checkpoint.unread").expect_nothing_left();
+    assert_eq!(ended.out.matches("BEGAN").count(), 1, "{}", ended.err);
 }

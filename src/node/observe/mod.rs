@@ -23,7 +23,7 @@ pub use kernel_log::LoggedKills;
 pub use oom::{OomAccount, OomKills, OomPlace, OomWatch, Suspect};
 pub use rdma::{Counters, Growth};
 pub use script::digest;
-pub use sources::{Deadlines, contract, equipment, gpus, interfaces};
+pub use sources::{CHECKPOINTS, Deadlines, contract, equipment, gpus, interfaces};
 
 /// Reads data that only a replay needs, so that a capture contains it: files in place of system calls, and the sources
 /// of GPU facts that were not needed here.

@@ -147,6 +147,10 @@ pub async fn gpus(of_ranks: &Host, settings: &Settings) -> GpuFacts {
     gpus.unwrap_or_else(|| gpu::unanswered(of_ranks, driver))
 }
 
+/// Time limit for the folder of checkpoints: without an answer nothing is started, and a large folder of a file server
+/// may take a while.
+pub const CHECKPOINTS: Duration = Duration::from_secs(30);
+
 /// All facts but those of [`contract`] and [`interfaces`]. `of_ranks` is the host with the variables of the ranks,
 /// `logs` the folder for the run's files.
 pub async fn equipment(
@@ -171,10 +175,12 @@ pub async fn equipment(
         move |host| python::checkpoint_heads(host, &its),
     );
     let its = ours();
-    let checkpoints =
-        read(host, text!("the folder of checkpoints", "检查点目录"), files, move |host| {
-            super::checkpoints(host, &its)
-        });
+    let checkpoints = read(
+        host,
+        text!("the folder of checkpoints", "检查点目录"),
+        files.max(CHECKPOINTS),
+        move |host| super::checkpoints(host, &its),
+    );
     let hcas = read(host, text!("RDMA devices", "RDMA 设备"), files, rdma::hcas);
     let limits =
         read(host, text!("limits and cgroups", "资源限制与 cgroup"), files, limits::limits);
