@@ -384,8 +384,9 @@ def differs(ranklaunch, wanted, words, env, folder):
     if got != (nodes, nproc):
         refusal = json.dumps(plan.get("refusal"), ensure_ascii=False)[:200]
         return f"{nodes} nodes × {nproc} before, {got[0]} × {got[1]} after ({' '.join(words)[:120]}) {refusal}"
-    tail = plan["argv"][-len(program):]
-    tail[:1] = ["-m" if word == "--module" else word for word in tail[:1]]
+    # A plan ends in `--module -- NAME …`, or in `-- SCRIPT …`.
+    tail = plan["argv"][-len(program) - 1:]
+    tail = ["-m", *tail[2:]] if tail[:2] == ["--module", "--"] else tail[1:]
     # Plans hide what may be a secret.
     same = lambda one, other: one == other or (one.endswith("***") and other.startswith(one[:-3]))
     if not all(map(same, tail, program)):
