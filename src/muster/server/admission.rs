@@ -141,7 +141,7 @@ impl Admission {
     fn hear(&mut self, event: ConnectionEvent, say: Say<'_>) -> Result<Change, Refusal> {
         match event {
             ConnectionEvent::Arrived(arrival) => self.arrived(arrival, say),
-            ConnectionEvent::Frame(id, frame) => self.frame(id, frame),
+            ConnectionEvent::Frame(id, frame) => self.frame(id, *frame),
             ConnectionEvent::Gone(id, _) => {
                 self.challenges.retain(|_, challenge| challenge.newcomer.id != id);
                 let Some(node) = self.registry.node_of(id) else { return Ok(Change::None) };

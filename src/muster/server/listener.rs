@@ -68,7 +68,7 @@ pub struct Arrival {
 #[derive(Debug)]
 pub enum ConnectionEvent {
     Arrived(Arrival),
-    Frame(ConnectionId, FromMember),
+    Frame(ConnectionId, Box<FromMember>),
     Gone(ConnectionId, Cut),
     Rejected { from: SocketAddr, why: Rejection },
 }
@@ -226,7 +226,7 @@ async fn pump(
             },
             frame = channel.receive() => match frame {
                 Ok(frame) => {
-                    if events.send(ConnectionEvent::Frame(id, frame)).await.is_err() {
+                    if events.send(ConnectionEvent::Frame(id, Box::new(frame))).await.is_err() {
                         return;
                     }
                 }

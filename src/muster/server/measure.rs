@@ -173,10 +173,12 @@ impl Measuring {
     fn hear(&mut self, event: ConnectionEvent, pending: &mut BTreeSet<Direction>) {
         match event {
             // A node reports only its own links.
-            ConnectionEvent::Frame(id, FromMember::Measured(link))
-                if self.registry.node_of(id) == Some(link.from) =>
-            {
-                self.note(link, pending);
+            ConnectionEvent::Frame(id, frame) => {
+                if let FromMember::Measured(link) = *frame
+                    && self.registry.node_of(id) == Some(link.from)
+                {
+                    self.note(link, pending);
+                }
             }
             ConnectionEvent::Gone(id, _) => {
                 let Some(node) = self.registry.node_of(id) else { return };

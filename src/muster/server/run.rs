@@ -117,7 +117,7 @@ impl Run {
         match event {
             ConnectionEvent::Frame(id, frame) => {
                 let Some((node, member)) = self.job.registry.hear(id) else { return };
-                match frame {
+                match *frame {
                     FromMember::Heartbeat { memory } => member.note_memory(memory),
                     FromMember::Done => drop(self.running.remove(&node)),
                     FromMember::Question(frame) => {

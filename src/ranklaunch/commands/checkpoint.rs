@@ -1,5 +1,6 @@
 //! `ranklaunch checkpoint`: lists the checkpoints below a folder, and says which are whole.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -81,7 +82,7 @@ fn list(folder: &Path, found: &[Checkpoint], lang: Lang) -> String {
         });
         let cells: Vec<String> = cells.collect();
         let state = state(one, newest == Some(number), lang);
-        out.push_str(&format!("{}  {state}\n", cells.join("  ")));
+        let _ = writeln!(out, "{}  {state}", cells.join("  "));
     }
     out
 }
