@@ -65,7 +65,7 @@ fn folder_without_utf8_name_keeps_its_logs() {
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success() && !said.contains("internal error"), "{said}");
     assert!(folder.join("ranklaunch-logs/latest/node-0/run.json").is_file(), "{said}");
-    assert_eq!(asked_in(&folder, &["logs"]), "hello\n");
+    assert_eq!(asked_in(&folder, &["logs", "--log-dir", "ranklaunch-logs"]), "hello\n");
     let listed: Value =
         serde_json::from_str(&asked_in(&folder, &["ps", "--all", "--format", "json"]))
             .expect("JSON");
