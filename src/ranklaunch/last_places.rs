@@ -37,12 +37,6 @@ pub(super) fn say(context: &Context, running: &RunningRanks) {
 
 /// `train.py:41 in save`
 fn place(rank: &RankStacks) -> Option<String> {
-    let frames = &rank.process.threads.first()?.python.as_ref()?.frames;
-    let shown = |frame: &diagnose::stacks::Frame| Frame {
-        path: frame.file.clone(),
-        line: u64::from(frame.line.unwrap_or(frame.first_line)),
-        function: frame.function.clone(),
-    };
-    let Frame { path, line, function } = frames.iter().map(shown).find(Frame::is_own)?;
+    let Frame { path, line, function } = rank.process.threads.first()?.own_frame()?;
     Some(printable(&format!("{path}:{line} in {function}")).into_owned())
 }

@@ -12,7 +12,7 @@ use super::elf::{Code, Symbols, candidates};
 use super::kernel::{self, KernelState, Mapped};
 use super::layout::{self, Version};
 use super::memory::{ProcessMemory, Unread};
-use super::python::{Interpreter, PythonStack, PythonThread, ThreadPlace, is_default};
+use super::python::{Frame, Interpreter, PythonStack, PythonThread, ThreadPlace, is_default};
 use linux::procfs;
 
 /// Maximum number of threads of a process that are read; the others are counted.
@@ -55,6 +55,18 @@ pub struct ThreadStack {
     /// None for a thread that the interpreter does not know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<PythonStack>,
+}
+
+impl ThreadStack {
+    /// The frames of Python, the innermost first.
+    pub fn frames(&self) -> &[Frame] {
+        self.python.as_ref().map_or(&[], |python| python.frames.as_slice())
+    }
+
+    /// The innermost frame of the user's own code.
+    pub fn own_frame(&self) -> Option<crate::Frame> {
+        self.frames().iter().map(crate::Frame::from).find(crate::Frame::is_own)
+    }
 }
 
 /// The stacks of a process, as far as they can be read until `until`. None if the process has ended.

@@ -45,6 +45,17 @@ pub struct Frame {
     pub first_line: u32,
 }
 
+/// The frame as reports show it.
+impl From<&Frame> for crate::Frame {
+    fn from(frame: &Frame) -> crate::Frame {
+        crate::Frame {
+            path: frame.file.clone(),
+            line: u64::from(frame.line.unwrap_or(frame.first_line)),
+            function: frame.function.clone(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PythonStack {
     /// 0 for the main interpreter.

@@ -143,28 +143,11 @@ fn shows(frame: &Frame) -> Option<Doing> {
         .map(|(_, _, shows)| shows.clone())
 }
 
-/// The frame as reports show it.
-fn shown(frame: &Frame) -> diagnose::Frame {
-    diagnose::Frame {
-        path: frame.file.clone(),
-        line: u64::from(frame.line.unwrap_or(frame.first_line)),
-        function: frame.function.clone(),
-    }
-}
-
-fn frames(thread: &ThreadStack) -> &[Frame] {
-    thread.python.as_ref().map_or(&[], |python| python.frames.as_slice())
-}
-
-/// The innermost frame of the user's own code.
-fn own_frame(frames: &[Frame]) -> Option<diagnose::Frame> {
-    frames.iter().map(shown).find(diagnose::Frame::is_own)
-}
-
 /// The activity that the frames of libraries show, as far as these frames are further in than the user's own
 /// code. A library that is being imported shows none: it waits for nobody.
 fn library(frames: &[Frame]) -> Option<Doing> {
-    let is_of_library = |frame: &&Frame| shows(frame).is_some() || !shown(frame).is_own();
+    let is_of_library =
+        |frame: &&Frame| shows(frame).is_some() || !diagnose::Frame::from(*frame).is_own();
     let mut of_libraries = frames.iter().take_while(is_of_library);
     if of_libraries.clone().any(|frame| frame.file.starts_with(IMPORT)) {
         return None;
@@ -176,7 +159,7 @@ fn library(frames: &[Frame]) -> Option<Doing> {
 pub(super) fn seen(rank: &RankEvidence) -> Seen {
     let first = rank.stacks.as_ref().and_then(|stacks| stacks.process.threads.first());
     let line = |frame: &Frame| (frame.file.clone(), u64::from(frame.line.unwrap_or_default()));
-    let lines = first.map(frames).unwrap_or_default().iter().map(line).collect();
+    let lines = first.map(ThreadStack::frames).unwrap_or_default().iter().map(line).collect();
     Seen { lines, ..of_first_thread(rank) }
 }
 
@@ -185,8 +168,8 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
     let Some(stacks) = &rank.stacks else { return hidden };
     let process = &stacks.process;
     let Some(first) = process.threads.first() else { return hidden };
-    let stack = frames(first);
-    let frame = own_frame(stack).or_else(|| stack.first().map(shown));
+    let stack = first.frames();
+    let frame = first.own_frame().or_else(|| stack.first().map(diagnose::Frame::from));
     let found = |doing| Seen { doing, frame: frame.clone(), lines: Vec::new() };
     match first.kernel.as_ref().map(|kernel| kernel.state) {
         Some('T') => return found(Doing::Stopped),
@@ -207,7 +190,7 @@ fn of_first_thread(rank: &RankEvidence) -> Seen {
         _ => {}
     }
     if let Some(holder) = process.threads.iter().find(|thread| holds_gil_and_waits(thread)) {
-        return Seen { frame: own_frame(frames(holder)).or(frame.clone()), ..found(Doing::Gil) };
+        return Seen { frame: holder.own_frame().or(frame.clone()), ..found(Doing::Gil) };
     }
     match library {
         Some(doing @ (Doing::Message | Doing::Collective | Doing::Checkpoint)) => {
@@ -276,17 +259,17 @@ fn awaited_thread(process: &ProcessStacks) -> Option<Seen> {
         let name = frame.function.rsplit('.').next().unwrap_or_default();
         frame.file.ends_with("/threading.py") && name == "join"
     };
-    let joins = frames(first).iter().take_while(|frame| shows(frame).is_some()).any(is_join);
+    let joins = first.frames().iter().take_while(|frame| shows(frame).is_some()).any(is_join);
     let seen = |thread: &ThreadStack| {
-        let doing = match library(frames(thread)) {
+        let doing = match library(thread.frames()) {
             Some(Doing::Serves) => Doing::Serves,
             Some(doing @ (Doing::Message | Doing::Collective)) if joins => doing,
             None if joins && is_operation(thread) => Doing::Operation,
             _ => return None,
         };
-        Some(Seen { doing, frame: own_frame(frames(thread)), lines: Vec::new() })
+        Some(Seen { doing, frame: thread.own_frame(), lines: Vec::new() })
     };
-    let found = || others.iter().filter(|thread| !frames(thread).is_empty()).filter_map(seen);
+    let found = || others.iter().filter(|thread| !thread.frames().is_empty()).filter_map(seen);
     found().find(|one| one.doing == Doing::Serves).or_else(|| found().next())
 }
 
@@ -334,7 +317,7 @@ fn other_thread(process: &ProcessStacks, own: Seen) -> Seen {
     let stuck = process.threads.iter().find_map(|thread| Some((thread, uninterruptible(thread)?)));
     match stuck {
         Some((thread, doing)) => {
-            let frame = own_frame(frames(thread)).or(own.frame.clone());
+            let frame = thread.own_frame().or(own.frame.clone());
             Seen { doing, frame, ..own }
         }
         None => own,
@@ -352,15 +335,15 @@ fn holds_gil_and_waits(thread: &ThreadStack) -> bool {
 fn child(rank: &RankEvidence, own: Seen) -> Seen {
     let Some(stacks) = &rank.stacks else { return own };
     let busy = |process: &&ProcessStacks| {
-        let first = process.threads.first().map(frames).unwrap_or_default();
+        let Some(first) = process.threads.first() else { return false };
         // A worker of a DataLoader or of a pool without a task waits for one.
         let waits_for_work = |frame: &Frame| frame.file.contains("multiprocessing/");
-        own_frame(first).is_some() && !first.iter().take(4).any(waits_for_work)
+        first.own_frame().is_some() && !first.frames().iter().take(4).any(waits_for_work)
     };
     let other = |process: &&ProcessStacks| process.python.is_none() && !process.name.is_empty();
     let living = stacks.children.iter().find(busy).or_else(|| stacks.children.iter().find(other));
     if let Some(process) = living {
-        let of_child = process.threads.first().and_then(|thread| own_frame(frames(thread)));
+        let of_child = process.threads.first().and_then(ThreadStack::own_frame);
         let stuck = process.threads.first().and_then(uninterruptible);
         let child = Doing::Child { pid: process.pid, name: process.name.clone() };
         let doing = stuck.unwrap_or(child);
