@@ -20,7 +20,7 @@ use monitor::socket::RunningRanks;
 use monitor::status::{NoticeStatus, StatusBoard};
 use report::ending::Announced;
 use text::lang::Text;
-use text::letters::is_hidden;
+use text::letters::plain;
 use text::text;
 use verdict::outcome::{NoticedStop, RankUnit};
 
@@ -155,8 +155,7 @@ impl Notices {
 
     /// A notice of any node. A second one counts only if its deadline is earlier.
     pub(super) fn hear(&self, mut told: ToldNotice) {
-        let cleaned =
-            |text: &str| text[..text.floor_char_boundary(LONGEST)].replace(is_hidden, " ");
+        let cleaned = |text: &str| plain(text, LONGEST);
         let Text { en, zh } = &told.reason;
         told.reason = Text::new(cleaned(en), cleaned(zh));
         told.source = cleaned(&told.source);

@@ -20,6 +20,11 @@ pub fn is_hidden(letter: char) -> bool {
         )
 }
 
+/// At most `most` bytes of a text from elsewhere, with a space for each hidden letter ([`is_hidden`]).
+pub fn plain(text: &str, most: usize) -> String {
+    text[..text.floor_char_boundary(most)].replace(is_hidden, " ")
+}
+
 /// The ASCII letter in whose place an editor, a web page or an input method writes this letter: quotes, dashes,
 /// spaces, and letters, digits and signs in full width. None for brackets and commas in full width, which are
 /// Chinese.

@@ -17,7 +17,7 @@ pub use crate::watch::{
     MemorySample as MemoryStatus,
 };
 use text::lang::Text;
-use text::letters::is_hidden;
+use text::letters::plain;
 use text::rank::{GlobalRank, LocalRank};
 
 mod board;
@@ -309,8 +309,7 @@ impl NodeStatus {
 
 /// Cleans all texts of a document, the names of its fields included.
 fn clean(document: &mut Value) {
-    let cleaned =
-        |text: &str| text[..text.floor_char_boundary(LONGEST_TEXT)].replace(is_hidden, " ");
+    let cleaned = |text: &str| plain(text, LONGEST_TEXT);
     match document {
         Value::String(text) => *text = cleaned(text),
         Value::Array(items) => items.iter_mut().for_each(clean),
