@@ -1,10 +1,10 @@
 //! The formats of checkpoints by name, and what follows where there is no checkpoint.
 
 use serde::{Deserialize, Serialize};
-use strum::IntoStaticStr;
+use strum::{IntoStaticStr, VariantNames};
 
 /// The only format that counts. Its word is the name of a reader of checkpoints.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, IntoStaticStr)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, IntoStaticStr, VariantNames)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum CheckpointFormat {
@@ -28,18 +28,7 @@ impl CheckpointFormat {
         self.into()
     }
 
-    pub(crate) const NAMES: &[&str] = &[
-        "auto",
-        "torch",
-        "dcp",
-        "safetensors",
-        "trainer",
-        "accelerate",
-        "deepspeed",
-        "lightning",
-        "megatron",
-        "nemo",
-    ];
+    pub(crate) const NAMES: &[&str] = CheckpointFormat::VARIANTS;
 }
 
 /// What follows where there is no checkpoint.

@@ -41,3 +41,18 @@ pub fn checkpoints(host: &Host, settings: &Settings) -> Option<CheckpointFacts> 
     let found = found.into_iter().filter(counts).take(MOST).map(seen).collect();
     Some(CheckpointFacts { found, unread: None })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use checkpoint::Format;
+
+    #[test]
+    fn every_format_can_be_the_only_one() {
+        for format in Format::ALL {
+            let only: CheckpointFormat =
+                serde_json::from_value(format.name().into()).expect("a word of the setting");
+            assert_eq!(only.name(), format.name());
+        }
+    }
+}
