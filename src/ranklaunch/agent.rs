@@ -204,12 +204,14 @@ async fn conduct(
         started_ms: now_ms(),
     };
     let socket = RunSocket::start(board.clone(), about);
-    let (lang, to_console) = (settings.lang, console.clone());
+    let (lang, to_console, lead) = (settings.lang, console.clone(), settings.notice_lead.value);
     let say = move |text: &Text| to_console.say(&closing::line(text, lang));
-    let notices = Notices::new(settings.notice_lead.value, board.clone(), say, journal.keeper());
+    let remark = {
+        let say = say.clone();
+        move |text: Text| say(&text)
+    };
+    let notices = Notices::new(lead, board.clone(), say, journal.keeper());
     let heard = notices.clone();
-    let (to_console, lead) = (console.clone(), settings.notice_lead.value);
-    let remark = move |text: Text| to_console.say(&closing::line(&text, lang));
     let tell = move |notice| heard.came(&notice);
     let watch = NoticeWatch::start(&host, &settings.notice.value, lead, tell, remark);
     let (host, settings) = (Arc::new(host), Arc::new(settings));

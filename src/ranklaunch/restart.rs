@@ -5,6 +5,8 @@
 //!
 //! | cause | another attempt | pause |
 //! |---|---|---|
+//! | the last attempts saved no newer checkpoint | no: exit code 93 | |
+//! | a notice that this node or the job ends soon | no | |
 //! | `--no-retry-on` names it | no | |
 //! | `--retry-on` names it | yes | as below |
 //! | the job stood still, with `--on-hang end` | no | |
@@ -14,7 +16,7 @@
 //! | certain, wait | yes | 30 s |
 //! | likely, or none | by class and code, unless three quick ends are equal | 1 s, 2 s … 30 s |
 //!
-//! `--max-restarts` bounds all of them. One policy serves single-node and multi-node jobs: with
+//! `--max-restarts` bounds all of them, counted anew when a checkpoint was saved. One policy serves single-node and multi-node jobs: with
 //! several nodes node 0 decides, and the muster carries the decision. Never starts anything itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
