@@ -109,6 +109,7 @@ pub(super) async fn agree(
 ) -> Result<Agreed, Refusal> {
     if let Some(saves) = &context.saves {
         saves.of_job(facts.contract.first(Field::JobId).map(|claim| claim.value.trim()));
+        saves.observed(facts.checkpoints.as_ref());
     }
     let held = hold_muster(context, &mut facts, &own, next).await;
     let said: &[u64] = match &held {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use linux::deadline::{in_thread, spawn_detached};
 use linux::host::Host;
 use muster::Tally;
-use node::observe::{self, SeenCheckpoint};
+use node::observe::{self, CheckpointFacts, SeenCheckpoint};
 use report::saved::Saved;
 use settings::Settings;
 use text::lang::Text;
@@ -43,6 +43,8 @@ struct State {
     ended: u64,
     /// The newest whole one; an error says why the folder cannot be read.
     newest: Result<Option<SeenCheckpoint>, Text>,
+    /// The newest one is that of the plan, and no attempt has begun since.
+    is_fresh: bool,
     /// The newest one when the attempt began, and that time.
     at_start: Option<(Option<u64>, SystemTime)>,
     /// The platform's id of the job.
@@ -60,13 +62,28 @@ struct Record {
     without_progress: u32,
 }
 
+/// The newest whole checkpoint; an error says why the folder cannot be read.
+fn newest_of(facts: Option<&CheckpointFacts>) -> Result<Option<SeenCheckpoint>, Text> {
+    match facts.and_then(|facts| facts.unread.clone()) {
+        Some(problem) => Err(problem),
+        None => Ok(facts.and_then(plan::newest).cloned()),
+    }
+}
+
 impl Saves {
     /// None if the settings name no folder.
     pub(super) fn new(host: &Arc<Host>, settings: &Arc<Settings>) -> Option<Saves> {
         settings.checkpoint_dir.as_ref()?;
         let (host, settings) = (Arc::clone(host), Arc::clone(settings));
-        let state =
-            State { begun: 0, ended: 0, newest: Ok(None), at_start: None, job: None, record: None };
+        let state = State {
+            begun: 0,
+            ended: 0,
+            newest: Ok(None),
+            is_fresh: false,
+            at_start: None,
+            job: None,
+            record: None,
+        };
         let (state, looked) = (Mutex::new(state), Condvar::new());
         Some(Saves(Arc::new(Shared { host, settings, state, looked })))
     }
@@ -85,10 +102,7 @@ impl Saves {
         let own = self.clone();
         spawn_detached(move || {
             let facts = observe::checkpoints(&own.0.host, &own.0.settings);
-            let newest = match facts.as_ref().and_then(|facts| facts.unread.clone()) {
-                Some(problem) => Err(problem),
-                None => Ok(facts.as_ref().and_then(plan::newest).cloned()),
-            };
+            let newest = newest_of(facts.as_ref());
             let mut state = own.state();
             if number > state.ended {
                 (state.ended, state.newest) = (number, newest);
@@ -96,6 +110,14 @@ impl Saves {
             drop(state);
             own.0.looked.notify_all();
         });
+    }
+
+    /// The folder was read for the plan of the next attempt, which needs no look of its own.
+    pub(super) fn observed(&self, facts: Option<&CheckpointFacts>) {
+        let mut state = self.state();
+        state.begun += 1;
+        // Looks that began earlier count no more.
+        (state.ended, state.newest, state.is_fresh) = (state.begun, newest_of(facts), true);
     }
 
     /// The newest whole checkpoint after all looks that have begun; an error says why it is not known.
@@ -120,7 +142,9 @@ impl Saves {
     /// # Errors
     /// When the folder cannot be read: the program must not begin anew beside what it holds.
     pub(super) async fn begin(&self) -> Result<Option<SeenCheckpoint>, Refusal> {
-        self.look();
+        if !std::mem::take(&mut self.state().is_fresh) {
+            self.look();
+        }
         let own = self.clone();
         let newest = in_thread(move || own.newest(observe::CHECKPOINTS)).await;
         let digest = |newest: &Option<SeenCheckpoint>| newest.as_ref().map(|newest| newest.digest);
