@@ -151,6 +151,41 @@ pub fn goodput(lives: &[Life<'_>], standstills: &[(Millis, Millis)]) -> Option<M
     sum
 }
 
+/// The steps that were reported after `saved`, the time of the last checkpoint, in all attempts; without a checkpoint all
+/// steps. None where they are not known: a counter that starts over counts no job, and a share alone has no steps.
+pub(crate) fn after(attempts: &[Steps], saved: Option<Millis>) -> Option<u64> {
+    let last = attempts.iter().rfind(|steps| !steps.reports.is_empty())?;
+    let same: Vec<&Steps> = attempts.iter().filter(|steps| steps.total == last.total).collect();
+    if same.iter().any(|steps| steps.starts_over) {
+        return None;
+    }
+    let until = last.reports.iter().rev().find_map(|report| report.done)?;
+    let had = match saved {
+        None => 0.0,
+        Some(at) => done_at(&same, at)?,
+    };
+    // `as` saturates.
+    #[expect(clippy::cast_sign_loss, reason = "it is not negative")]
+    let steps = ((until - had).max(0.0) * last.total?).round() as u64;
+    Some(steps)
+}
+
+/// The share that was done at this time; between two reports of an attempt the steps took the same time.
+fn done_at(attempts: &[&Steps], at: Millis) -> Option<f64> {
+    let of = |steps: &&Steps| {
+        let shares = steps.reports.iter().filter_map(|report| Some((report.at, report.done?)));
+        shares.collect::<Vec<_>>()
+    };
+    let attempts: Vec<Vec<(Millis, f64)>> = attempts.iter().map(of).collect();
+    let before = attempts.iter().rfind(|shares| shares.first().is_some_and(|first| first.0 <= at));
+    let Some(shares) = before else { return Some(attempts.first()?.first()?.1) };
+    let next = shares.partition_point(|(reported, _)| *reported <= at);
+    let (from, had) = *shares.get(next.checked_sub(1)?)?;
+    let Some(&(to, done)) = shares.get(next) else { return Some(had) };
+    let part = at.saturating_sub(from) as f64 / to.saturating_sub(from).max(1) as f64;
+    Some(had + (done - had) * part)
+}
+
 /// The time of these standstills within a span; time that two of them share counts once.
 pub(crate) fn stood(standstills: &[(Millis, Millis)], from: Millis, to: Millis) -> Millis {
     let mut within: Vec<_> =
@@ -237,6 +272,34 @@ mod tests {
         assert_eq!(goodput(&[alive(&first), alive(&repeats)], &[]), Some(3000 + 4001));
         let same = run(0, 50_000);
         assert_eq!(goodput(&[alive(&first), alive(&same)], &[]), Some(4001));
+    }
+
+    #[test]
+    fn steps_after_the_checkpoint_are_those_of_the_counter() {
+        let first = steps(&[(1000, 0.1), (3000, 0.3), (9000, 0.9)]);
+        let again = steps(&[(20_000, 0.2), (23_000, 0.5)]);
+        let all = [first.clone(), again];
+        for (saved, lost) in [
+            (Some(9000), 0),
+            (Some(3000), 60),
+            (Some(6000), 30),
+            // Before the first report, and after the last one.
+            (Some(10), 80),
+            (Some(50_000), 0),
+            (None, 90),
+        ] {
+            assert_eq!(after(&all[..1], saved), Some(lost), "{saved:?}");
+        }
+        // Saved in the first attempt, from which the second one went on.
+        for (saved, lost) in [(Some(2000), 30), (Some(22_000), 10), (Some(9000), 0), (None, 50)] {
+            assert_eq!(after(&all, saved), Some(lost), "{saved:?}");
+        }
+        let epochs = steps(&[(1000, 0.1), (3000, 1.0), (4000, 0.1)]);
+        assert_eq!(after(&[first, epochs], Some(2000)), None, "the counter starts over");
+        let mut share = Steps::default();
+        share.note(None, Report { at: 1000, done: Some(0.5) });
+        assert_eq!(after(&[share], Some(10)), None, "no counter");
+        assert_eq!(after(&[], None), None);
     }
 
     #[test]

@@ -76,7 +76,8 @@ struct Attempt {
 async fn saved(context: &Context, ending: &Ending, limit: Duration) -> Option<Saved> {
     let saves = context.saves.clone().filter(|_| ending.class != Class::Done)?;
     let noticed = context.notices.since().filter(|_| ending.id == Id::StoppedNotice);
-    in_thread(move || saves.saved(limit, noticed)).await
+    let saved = in_thread(move || saves.saved(limit, noticed)).await?;
+    Some(Saved { lost_steps: context.board.steps_since(saved.age), ..saved })
 }
 
 /// The end of the ranks on this node.

@@ -171,6 +171,8 @@ impl Saves {
 
     /// What was saved when the ranks have ended. Blocks for `limit` at most.
     pub(super) fn saved(&self, limit: Duration, noticed: Option<SystemTime>) -> Option<Saved> {
+        // The ranks save until they end.
+        self.look();
         let newest = self.newest(limit).ok()?;
         let (_, began) = self.state().at_start?;
         let since = noticed.unwrap_or(began);
@@ -180,6 +182,7 @@ impl Saves {
             age: newest.as_ref().map(|newest| newest.modified.elapsed().unwrap_or_default()),
             is_new: newest.as_ref().is_some_and(|newest| newest.modified >= since),
             after_notice: noticed.is_some(),
+            lost_steps: None,
         })
     }
 

@@ -21,6 +21,8 @@ pub struct Saved {
     pub is_new: bool,
     /// A notice came before the end.
     pub after_notice: bool,
+    /// Steps that were reported after it, or all of them without it; None: this node does not know.
+    pub lost_steps: Option<u64>,
 }
 
 fn seconds<S: serde::Serializer>(age: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
@@ -29,6 +31,20 @@ fn seconds<S: serde::Serializer>(age: &Option<Duration>, to: S) -> Result<S::Ok,
 
 impl Saved {
     pub fn words(&self) -> Text {
+        let newest = self.newest();
+        let Some(lost) = self.lost_steps else { return newest };
+        let (en, zh) = (&newest.en, &newest.zh);
+        match (lost, self.name.is_some()) {
+            (0, _) => newest,
+            (1, true) => text!("{en}; one step after it is lost", "{zh}；其后丢失 1 步"),
+            (_, true) => {
+                text!("{en}; about {lost} steps after it are lost", "{zh}；其后约 {lost} 步丢失")
+            }
+            (_, false) => text!("{en}; about {lost} steps are lost", "{zh}；约 {lost} 步丢失"),
+        }
+    }
+
+    fn newest(&self) -> Text {
         let (Some(name), Some(age)) = (&self.name, self.age) else {
             return text!("nothing: no whole checkpoint is there", "无：没有完整的检查点");
         };

@@ -121,6 +121,32 @@ fn attempts_that_save_nothing_end_with_93() {
     );
 }
 
+/// Rank 0 reports its steps and saves the third one, whose successors are lost.
+#[test]
+fn steps_after_the_last_checkpoint_are_told() {
+    let (launcher, _) = launcher(&[]);
+    let steps = "\
+import os, sys, time, zipfile
+for step in range(1, 9):
+    time.sleep(0.3)
+    print('step %d/100' % step, flush=True)
+    if step == int(sys.argv[1]):
+        with zipfile.ZipFile(os.environ['SAVED'] + '/step-%d.pt' % step, 'w') as file:
+            file.writestr('archive/data.pkl', b'x')
+sys.exit(1)";
+    let ended = launcher.args(["--", "python3", "-c", steps, "3"]).run().expect_code(1);
+    let saved = &ended.run_json(0)["saved"];
+    assert_eq!(saved["name"], "step-3.pt", "{saved}");
+    // The file is younger than the line of its step.
+    let lost = saved["lost_steps"].as_u64().expect("a number");
+    assert!((4..=5).contains(&lost), "{lost}");
+    let told = format!("about {lost} steps after it are lost");
+    assert!(ended.err.contains(&told), "{}", ended.err);
+    // Control: nothing says how far the job was.
+    let silent = with_program(super::resume::launcher(&[]).0).run().expect_code(1);
+    assert!(silent.run_json(0)["saved"]["lost_steps"].is_null(), "{}", silent.err);
+}
+
 /// Control: an attempt that saves has all restarts again, however many there were.
 #[test]
 fn attempts_that_save_earn_their_restarts() {

@@ -12,7 +12,7 @@ use super::{
     RankState, RankStatus, RunStatus, SlowStatus, StandstillStatus,
 };
 use crate::held;
-use crate::steps::{Life, Report, Steps, goodput};
+use crate::steps::{Life, Report, Steps, after, goodput};
 use crate::watch::{Reported, Sample, SlowNews, StepReports};
 use linux::deadline::millis;
 use text::lang::Text;
@@ -167,6 +167,16 @@ impl StatusBoard {
             "total": steps.total,
             "starts_over": steps.starts_over,
         }))
+    }
+
+    /// The steps that were reported since the last checkpoint, which is so old; None: all of them, since there is none.
+    /// None if this node knows no steps.
+    pub fn steps_since(&self, age: Option<Duration>) -> Option<u64> {
+        let mut state = self.state();
+        let now = Instant::now();
+        state.read_steps(now);
+        let now = state.ms_of(now);
+        after(&state.steps, age.map(|age| now.saturating_sub(millis(age))))
     }
 
     /// Sets the source from which the logs of the attempt are read from now on.
