@@ -1,6 +1,7 @@
 //! One node under faults: whichever process is killed or stopped, nothing of the job is left.
 
 mod agent_socket;
+mod clouds;
 mod few_resources;
 mod hidden_processes;
 mod inherited;

@@ -1,15 +1,23 @@
 //! A stop lets a job save: random stops of ranks that need their helper processes until they have saved.
 //!
-//! `make judge-saves` draws STOPS=100 of them, on one and two nodes, with real engines and torch's data
-//! loader; SEED repeats a run. Its short form is an ordinary test.
+//! `make judge-saves` draws STOPS=100 of them, on one and two nodes, with real engines and torch's data loader: signals,
+//! and notices of a file, of the end of a Slurm job, and of clouds. SEED repeats a run.
+//! Its short form is an ordinary test.
 
 use std::ffi::OsString;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use harness::chance::Chance;
-use harness::{Ended, Launcher, Running, free_port, modules, program, python, run_args};
+use harness::{
+    Ended, Launcher, Running, executable, free_port, modules, program, python, run_args, wait_until,
+};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::clouds::CLOUDS;
 
 /// Seconds of grace; no stop waits until its end.
 const GRACE: u64 = 60;
@@ -19,6 +27,10 @@ const SAVING: u64 = 300;
 const LONG_SAVING: u64 = 1500;
 /// The workers of torch's loader, which set a handler of their own in C.
 const LOADERS: [&str; 3] = ["loader-fork", "loader-spawn", "loader-forkserver"];
+/// Seconds before the end of a Slurm job at which its notice comes.
+const LEAD: u64 = 60;
+/// Seconds in which the ranks of a Slurm job must be ready.
+const READY: u64 = 30;
 /// Wrappers that start the rank's program and forward no signal.
 const SHELL: &[&str] = &["sh", "-c", "\"$@\"; exit $?", "sh"];
 const DIES: &[&str] =
@@ -45,8 +57,9 @@ struct Stop {
     /// True: the signal goes to every process, as from Slurm. Otherwise it goes only to the launcher of this
     /// node.
     to_all: bool,
-    /// A notice takes the place of the signal: a file that appears on this node.
-    notice: bool,
+    /// A notice takes the place of the signal: `file`, which appears on this node, `slurm`, or a cloud, which takes
+    /// the machine back.
+    notice: Option<&'static str>,
     node: u32,
     /// Milliseconds of saving.
     saving: u64,
@@ -69,7 +82,7 @@ const PLAIN: Stop = Stop {
     handlers: "late",
     signal: Signal::SIGTERM,
     to_all: false,
-    notice: false,
+    notice: None,
     node: 0,
     saving: SAVING,
     below: &[],
@@ -105,8 +118,13 @@ impl Stop {
         let handlers = chance.of(&["late", "top"]);
         let signal = chance.of(signals);
         // A command's own processes are signalled only for a signal that a person named.
-        let notice =
-            signal == Signal::SIGTERM && !to_all && engine != "command" && chance.below(2) == 0;
+        let can_be_noticed = signal == Signal::SIGTERM && !to_all && engine != "command";
+        let notices: &[&str] = match all {
+            true => &["file", "file", "slurm", "aws", "gcp", "azure", "alibaba"],
+            false => &["file"],
+        };
+        let notice = chance.of(notices);
+        let notice = (can_be_noticed && chance.below(2) == 0).then_some(notice);
         // A helper with its rank's TERM handler survives the signal that its own parent sends at the exit.
         let is_own = handlers == "top" && ["fork", "spawn", "forkserver"].contains(&kind);
         let ends: &[&str] = if is_own { &["at-once"] } else { &["exit", "at-once"] };
@@ -134,13 +152,30 @@ impl Stop {
         if self.engine == "command" { 1 } else { self.nproc }
     }
 
-    fn start(&self, node: u32, port: u16) -> Running {
+    /// Node `node`, whose ranks save in `saved` as well, so that all of them make one checkpoint.
+    fn start(&self, node: u32, port: u16, saved: &Path) -> Running {
         let mut args = run_args(self.engine, self.nproc);
         let grace = format!("{}s", self.grace);
         args.extend(["--grace", &grace, "--inject", self.inject, "--"].map(OsString::from));
         let launcher = Launcher::new(args).env("PYTHONPATH", modules());
-        let file = format!("file:{}", launcher.folder().join("notice").display());
-        let launcher = if self.notice { launcher.env("RANKLAUNCH_NOTICE", file) } else { launcher };
+        let savers = (self.nodes * self.local()).to_string();
+        let launcher = launcher.env("CHECKPOINTS", saved).env("SAVERS", savers);
+        let launcher = launcher.env("RANKLAUNCH_CHECKPOINT_DIR", saved);
+        let launcher = match self.notice {
+            None => launcher,
+            Some("file") => {
+                let file = format!("file:{}", launcher.folder().join("notice").display());
+                launcher.env("RANKLAUNCH_NOTICE", file)
+            }
+            Some("slurm") => {
+                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("1970");
+                let end = (now.as_secs() + READY + LEAD).to_string();
+                let launcher = launcher.env("RANKLAUNCH_NOTICE", "slurm");
+                let lead = format!("{LEAD}s");
+                launcher.env("RANKLAUNCH_NOTICE_LEAD", lead).env("SLURM_JOB_END_TIME", end)
+            }
+            Some(cloud) => launcher.env("RANKLAUNCH_NOTICE", cloud),
+        };
         let numbers = [self.helpers.to_string(), self.kind.to_owned()];
         let seconds = (self.saving as f64 / 1000.0).to_string();
         let mut line: Vec<OsString> =
@@ -157,21 +192,28 @@ impl Stop {
     }
 
     /// The end of each node, and the time that the stop took beyond the saving.
-    fn run(&self) -> (Vec<Ended>, Duration) {
+    fn run(&self, saved: &Path) -> (Vec<Ended>, Duration) {
+        let cloud = CLOUDS.iter().find(|cloud| Some(cloud.name) == self.notice);
+        let ran = cloud.and_then(|cloud| cloud.run(|taken| self.run_here(saved, Some(taken))));
+        match (ran, cloud) {
+            (Some(ran), _) => ran,
+            (None, None) => self.run_here(saved, None),
+            // Without namespaces there is no machine of a cloud.
+            (None, Some(_)) => Stop { notice: Some("file"), ..self.clone() }.run_here(saved, None),
+        }
+    }
+
+    fn run_here(&self, saved: &Path, taken: Option<&AtomicBool>) -> (Vec<Ended>, Duration) {
         let port = free_port();
-        let mut nodes: Vec<Running> = (0..self.nodes).map(|node| self.start(node, port)).collect();
+        let start = |node| self.start(node, port, saved);
+        let mut nodes: Vec<Running> = (0..self.nodes).map(start).collect();
         for node in &mut nodes {
             node.says("READY", self.local() as usize);
         }
         std::thread::sleep(Duration::from_millis(self.after));
-        let sent = Instant::now();
-        match self.to_all {
-            false if self.notice => {
-                let file = nodes[self.node as usize].folder().join("notice");
-                std::fs::write(file, "").expect("it is written");
-            }
-            false => nodes[self.node as usize].signal(self.signal),
-            true => {
+        let mut sent = Instant::now();
+        match (self.notice, taken) {
+            (None, _) if self.to_all => {
                 for process in nodes.iter().flat_map(Running::processes) {
                     // A helper of the launcher may have ended since the list was made.
                     let pid = nix::unistd::Pid::from_raw(process.pid);
@@ -179,11 +221,46 @@ impl Stop {
                     assert!(matches!(sent, Ok(()) | Err(Errno::ESRCH)), "{sent:?}");
                 }
             }
+            (None, _) => nodes[self.node as usize].signal(self.signal),
+            (Some("file"), _) => {
+                let file = nodes[self.node as usize].folder().join("notice");
+                std::fs::write(file, "").expect("it is written");
+            }
+            // The services are asked each 5 s, and Slurm's time comes by itself.
+            (Some(_), taken) => {
+                taken.iter().for_each(|taken| taken.store(true, Ordering::Relaxed));
+                let of_node = |node: &Running| node.folder().join("signal-0").exists();
+                wait_until("rank 0 hears of the stop", || nodes.iter().any(of_node).then_some(()));
+                sent = Instant::now();
+            }
         }
         let what = format!("{self:?}");
         let ended: Vec<Ended> =
             nodes.into_iter().map(|node| node.ends_by(harness::TIMEOUT, &what)).collect();
         (ended, sent.elapsed().saturating_sub(Duration::from_millis(self.saving)))
+    }
+
+    /// The faults of a run.
+    fn faults(&self) -> (Vec<String>, Duration) {
+        let saved = tempfile::tempdir().expect("a folder");
+        let (ended, added) = self.run(saved.path());
+        let mut found = self.complaints(&ended);
+        let newest = newest(saved.path());
+        if newest.as_deref() != Some("step-2") {
+            found.push(format!("the newest whole checkpoint is {newest:?}"));
+        }
+        // The launcher whose ranks ended last has seen all of it.
+        let told = (0..).zip(&ended).map(|(node, over)| over.run_json(node)["saved"].clone());
+        let told: Vec<Value> = told.collect();
+        let has_seen = |saved: &Value| {
+            saved["name"] == "step-2"
+                && saved["is_new"] == true
+                && saved["after_notice"] == self.notice.is_some()
+        };
+        if !told.iter().any(has_seen) {
+            found.push(format!("no launcher tells of the checkpoint: {told:?}"));
+        }
+        (found, added)
     }
 
     /// The faults of the end.
@@ -212,6 +289,15 @@ impl Stop {
     }
 }
 
+/// The newest whole checkpoint below the folder, as `ranklaunch checkpoint` tells.
+fn newest(folder: &Path) -> Option<String> {
+    let mut command = std::process::Command::new(executable());
+    let output = command.arg("checkpoint").arg(folder).args(["--format", "json"]).output();
+    let seen: Value = serde_json::from_slice(&output.expect("it starts").stdout).expect("JSON");
+    let newest = Path::new(seen["newest"].as_str()?).file_name()?;
+    Some(newest.to_string_lossy().into_owned())
+}
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -222,8 +308,7 @@ fn judge(stops: u64, seed: u64, all: bool) -> Vec<Duration> {
     let (mut took, mut wrong) = (Vec::new(), Vec::new());
     for round in 0..stops {
         let stop = Stop::draw(&mut Chance::new(seed, round), all);
-        let (ended, added) = stop.run();
-        let complaints = stop.complaints(&ended);
+        let (complaints, added) = stop.faults();
         let word = if complaints.is_empty() { "" } else { "WRONG" };
         println!("{round}: {added:?} {stop:?} {word}");
         if !complaints.is_empty() {
@@ -251,8 +336,8 @@ fn random_stops_let_every_rank_save() {
 fn wrapper_that_forwards_no_signal_loses_no_save() {
     for (below, grace) in [(SHELL, GRACE), (DIES, GRACE), (GOES_ON, 12)] {
         let stop = Stop { below, grace, saving: LONG_SAVING, ..PLAIN };
-        let (ended, added) = stop.run();
-        assert_eq!(stop.complaints(&ended), Vec::<String>::new());
+        let (complaints, added) = stop.faults();
+        assert_eq!(complaints, Vec::<String>::new());
         assert_eq!(added.as_secs() > grace / 2, below == GOES_ON, "{added:?}");
     }
 }
@@ -262,14 +347,14 @@ fn wrapper_that_forwards_no_signal_loses_no_save() {
 fn shell_around_the_rank_changes_no_stop() {
     for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGINT] {
         let stop = Stop { below: SHELL, signal, saving: LONG_SAVING, ..PLAIN };
-        assert_eq!(stop.complaints(&stop.run().0), Vec::<String>::new(), "{signal}");
+        assert_eq!(stop.faults().0, Vec::<String>::new(), "{signal}");
     }
 }
 
 #[test]
 fn ctrl_c_reaches_torchruns_ranks_as_sigint() {
     let stop = Stop { engine: "torchrun", signal: Signal::SIGINT, kind: "none", ..PLAIN };
-    assert_eq!(stop.complaints(&stop.run().0), Vec::<String>::new());
+    assert_eq!(stop.faults().0, Vec::<String>::new());
 }
 
 /// `make judge-saves`
@@ -295,8 +380,7 @@ fn every_rank_saves_within_a_second_of_stop() {
 fn torch_loader_workers_outlive_a_signal_to_all() {
     for (kind, handlers) in LOADERS.iter().zip(["late", "top", "top"]) {
         let stop = Stop { kind, handlers, nproc: 1, to_all: true, ..PLAIN };
-        let (ended, _) = stop.run();
-        assert_eq!(stop.complaints(&ended), Vec::<String>::new(), "{kind}");
+        assert_eq!(stop.faults().0, Vec::<String>::new(), "{kind}");
     }
 }
 
@@ -305,7 +389,8 @@ fn torch_loader_workers_outlive_a_signal_to_all() {
 fn rank_handling_term_ends_its_persistent_workers() {
     for kind in LOADERS {
         let rank = Stop { kind, handlers: "top", end: "itself", nproc: 1, ..PLAIN };
-        let ended = rank.start(0, 0).ends_by(harness::TIMEOUT, kind);
+        let saved = tempfile::tempdir().expect("a folder");
+        let ended = rank.start(0, 0, saved.path()).ends_by(harness::TIMEOUT, kind);
         assert_eq!((ended.code, ended.left.len()), (0, 0), "{kind}: {}", ended.err);
     }
 }
@@ -315,7 +400,7 @@ fn rank_handling_term_ends_its_persistent_workers() {
 fn control_signal_to_all_without_injection_loses_save() {
     for kind in ["fork", "spawn", "pool"] {
         let stop = Stop { inject: "off", to_all: true, kind, ..PLAIN };
-        let complaints = stop.complaints(&stop.run().0).concat();
+        let complaints = stop.faults().0.concat();
         assert!(complaints.contains("has not saved"), "{kind}: {complaints}");
         assert!(!complaints.contains("left: "), "{kind}: {complaints}");
     }

@@ -3,13 +3,18 @@
 #
 #   saves.py FOLDER HELPERS KIND SECONDS END HANDLERS
 #
+# With CHECKPOINTS, a folder, and SAVERS, their number, the ranks save a checkpoint together as well: step-1 before
+# they are ready, step-2 at the stop, each its own file of safetensors, and the first rank the index.
+#
 # KIND is fork, spawn, forkserver, pool (concurrent.futures), none, or a start method of the workers of torch's
 # DataLoader: loader-fork and so on. Writes FOLDER/saved-RANK after SECONDS of saving; FOLDER/signal-RANK has the
 # number of the signal. END is exit, or at-once, which leaves the helpers, or itself, without any signal. HANDLERS
 # are set late, when the helpers run, or at the top, which helpers inherit or import.
+import json
 import multiprocessing
 import os
 import signal
+import struct
 import sys
 import tempfile
 import time
@@ -27,6 +32,27 @@ def written(name, text):
     with os.fdopen(new, "w") as file:
         file.write(text)
     os.rename(path, os.path.join(FOLDER, name))
+
+
+def checkpoint(step):
+    """This rank's part of a checkpoint, as huggingface_hub's save_torch_state_dict lays it out."""
+    if "CHECKPOINTS" not in os.environ:
+        return
+    folder, savers = os.path.join(os.environ["CHECKPOINTS"], "step-%d" % step), int(os.environ["SAVERS"])
+    if not os.path.isdir(folder):
+        try:
+            os.makedirs(folder)
+        except OSError:
+            pass  # Another rank made it.
+    names = ["model-%05d-of-%05d.safetensors" % (one + 1, savers) for one in range(savers)]
+    own, size = "layer.%s" % RANK, 1 << 20
+    header = json.dumps({own: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with open(os.path.join(folder, names[int(RANK)]), "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header + b"1" * size)
+    if RANK == "0":
+        index = {"metadata": {}, "weight_map": {"layer.%d" % one: name for one, name in enumerate(names)}}
+        with open(os.path.join(folder, "model.safetensors.index.json"), "w") as file:
+            json.dump(index, file)
 
 
 def on_signal(number, frame):
@@ -110,6 +136,7 @@ def main():
         "loader": asked_of_torch,
     }.get(KIND.partition("-")[0], lambda: asked_by_pipe(multiprocessing.get_context(KIND)))()
     step()
+    checkpoint(1)
     if HANDLERS == "late":
         set_handlers()
     print("READY", RANK, flush=True)
@@ -121,6 +148,7 @@ def main():
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         step()
+    checkpoint(2)
     written("saved-%s" % RANK, "whole")
     print("SAVED", RANK, flush=True)
     if END == "at-once":

@@ -5,6 +5,7 @@
 
 pub mod alive;
 pub mod chance;
+pub mod cloud;
 pub mod cluster;
 pub mod docker;
 mod ended;
