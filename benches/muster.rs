@@ -192,6 +192,7 @@ fn config(node: u32, nnodes: u32, port: u16, encrypted: bool) -> Config {
 fn summary(node: u32, nnodes: u32) -> NodeSummary {
     NodeSummary {
         checkpoints: None,
+        shares: Vec::new(),
         tally: Tally::default(),
         node,
         nnodes,

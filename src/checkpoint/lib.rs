@@ -11,6 +11,7 @@ mod formats;
 pub mod fuzz;
 mod lack;
 mod names;
+mod ranks;
 mod safetensors;
 mod survey;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 
 pub use lack::Lack;
+pub use ranks::RankFiles;
 pub use survey::{Limits, survey};
 
 /// The writer of a checkpoint, by the way in which it lies on disk.

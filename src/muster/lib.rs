@@ -35,7 +35,8 @@ pub use links::endpoint::MeasureTarget;
 pub use links::{AffectedLinks, Link, Measured, Outlier, Speed, Trouble};
 pub use protocol::{
     Again, Agreement, Cause, Decide, Difference, LinkReport, Loss, MeasureEndpoint, MemberKind,
-    Memory, NodeResult, NodeSummary, Property, Purpose, Seat, Secret, Tally, VARIABLE as SECRET,
+    Memory, NodeResult, NodeSummary, Property, Purpose, Seat, Secret, Share, Tally,
+    VARIABLE as SECRET,
 };
 pub use questions::{NoAnswer, Packed, Questions};
 pub use server::compare::refuse_differences;

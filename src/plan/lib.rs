@@ -16,6 +16,7 @@ pub mod fixtures;
 pub mod hcas;
 pub mod interface;
 pub mod layout;
+mod left_out;
 mod membership;
 pub mod nccl;
 pub mod placeholders;
@@ -39,7 +40,7 @@ pub use membership::{
     AskedNproc, asked_nproc, identity, listed, membership, needs_addresses, offered_nproc,
     stated_master, weighed,
 };
-pub use resume::{newest, unreadable};
+pub use resume::{newest, refused_without, unreadable};
 pub use solve::node_capacity;
 pub use survey::{Survey, survey};
 pub use types::*;

@@ -138,34 +138,6 @@ pub(crate) fn replace_in_program(program: &Program, values: &BTreeMap<String, St
     }
 }
 
-/// The program without the arguments that name `placeholder`, which has no value. The flag in front of a word that is
-/// nothing else goes with it: `--resume {checkpoint}`.
-pub(crate) fn without(program: Program, placeholder: Placeholder) -> Program {
-    let (name, alone) = (placeholder.name(), format!("{{{}}}", placeholder.name()));
-    let kept = |args: Vec<OsString>| {
-        let mut kept: Vec<OsString> = Vec::new();
-        for arg in args {
-            if !mentions(&arg, name) {
-                kept.push(arg);
-                continue;
-            }
-            let is_flag = |word: &OsString| {
-                let word = word.as_bytes();
-                word.starts_with(b"-") && word.len() > 1 && !word.contains(&b'=') && word != b"--"
-            };
-            if *arg == *alone {
-                kept.pop_if(|last| is_flag(last));
-            }
-        }
-        kept
-    };
-    match program {
-        Program::Script { path, args } => Program::Script { path, args: kept(args) },
-        Program::Module { name, args } => Program::Module { name, args: kept(args) },
-        Program::Command { argv } => Program::Command { argv: kept(argv) },
-    }
-}
-
 /// `[[select]]`: the values for `world` ranks on `nnodes` nodes; `is_world_size`: only WORLD_SIZE gives the number of nodes.
 /// Empty if no row matches and no argument or variable needs a value.
 pub fn select(

@@ -11,6 +11,7 @@ use std::ffi::{OsStr, OsString};
 use crate::devices::{Capacity, Chosen, Hardware};
 use crate::environment::PlannedValues;
 use crate::layout::{LayoutProblem, Sizes, solve};
+use crate::left_out::leave_out;
 use crate::recording::Recording;
 use crate::sizes::{
     self, Axis, check_alone, check_least, check_undeclared, effective_rule, explain_sizes, literal,
@@ -148,7 +149,7 @@ pub(super) fn plan_for(
     let mut arguments = program.args().to_vec();
     arguments.extend(settings.engine_args.iter().map(OsString::from));
     arguments.extend(settings.env.iter().map(|setting| setting.value.clone()));
-    resume::choose(settings, facts, &program, &membership, scope, notes)?;
+    let resume = resume::choose(settings, facts, &membership, scope, notes)?;
     let selected =
         placeholders::select(&settings.selects, nodes, capacity.most, world, &arguments, notes)?;
     let placeholders = values(membership.node_rank, problem.nnodes, sizes, selected);
@@ -156,6 +157,7 @@ pub(super) fn plan_for(
     notes.warnings.extend(placeholders::unknown_in(&arguments, names));
     let program = placeholders::replace_in_program(&program, &placeholders);
     let settings = &*with_values(settings, &placeholders);
+    resume::check_folder(settings, &program)?;
     let variables = Variables::new(settings, facts);
     let (ulysses_size, ring_size) = written_sizes(settings, &layout, world, &program)?;
     let layout = Layout { ulysses_size, ring_size, ..layout };
@@ -258,6 +260,12 @@ pub(super) fn plan_for(
         placeholders,
         membership,
     };
+    // As far as this node alone knows.
+    if let Some(folder) = settings.checkpoint_dir.as_ref().filter(|_| facts.checkpoints.is_some()) {
+        let left = leave_out(&mut plan.clone(), &resume::absent(resume.as_ref()));
+        let source = folder.source.to_string();
+        plan.decisions.extend(resume::left_out(&left, resume.as_ref(), &source));
+    }
     engine::check_flags(&plan, settings, notes);
     torchrun::check(settings, facts, &plan, notes);
     plan.warnings.clone_from(&notes.warnings);
@@ -445,28 +453,35 @@ impl Plan {
             (Placeholder::Timestamp.name().to_owned(), identity.timestamp.clone()),
         ]);
         let mut plan = self.clone();
+        let resume = identity.resume.as_ref().filter(|_| self.has_checkpoints);
         if self.has_checkpoints {
-            let resume = identity.resume.as_ref();
-            let path = resume.map(|resume| resume.path.display().to_string());
-            let step = resume.and_then(|resume| resume.step).map(|step| step.to_string());
-            for (placeholder, value) in
-                [(Placeholder::Checkpoint, path), (Placeholder::CheckpointStep, step)]
-            {
-                match value {
-                    Some(value) => drop(late.insert(placeholder.name().to_owned(), value)),
-                    None => plan.program = placeholders::without(plan.program, placeholder),
-                }
-            }
-            if let Some(resume) = resume {
-                plan.env.insert(RESUME_FROM.to_owned(), resume.path.clone().into());
-            }
+            let left = leave_out(&mut plan, &resume::absent(resume));
+            resume::settle(&mut plan, resume, &left);
         }
+        // Nothing names one without a value any more but literals such as `{{checkpoint}}`.
+        let mut literals = BTreeMap::new();
+        for (placeholder, value) in resume::values(resume) {
+            let name = placeholder.name().to_owned();
+            match value {
+                Some(value) => late.insert(name, value),
+                None => literals.insert(name.clone(), format!("{{{name}}}")),
+            };
+        }
+        plan.placeholders.extend(late.clone());
+        late.extend(literals);
         plan.program = placeholders::replace_in_program(&plan.program, &late);
-        plan.engine_args = self.engine_args.iter().map(|arg| replaced(arg, &late)).collect();
+        plan.engine_args = plan.engine_args.iter().map(|arg| replaced(arg, &late)).collect();
         for value in plan.env.values_mut() {
             *value = placeholders::replace(value, &late);
         }
-        plan.placeholders.extend(late);
+        match resume {
+            Some(resume) => {
+                plan.env.insert(RESUME_FROM.to_owned(), resume.path.clone().into());
+            }
+            // One from outside would name another checkpoint.
+            None if self.has_checkpoints => plan.env_remove.push(RESUME_FROM.to_owned()),
+            None => {}
+        }
         plan.membership.master_port = identity.master_port;
         if let Some(port) = plan.env.get_mut("MASTER_PORT").filter(|_| self.engine.runs_a_command())
         {

@@ -83,6 +83,18 @@ impl Plan {
         self.engine_cli.as_ref().map_or(otherwise, |cli| cli.knows(flag))
     }
 
+    /// The ranks of a member of the job, first and last. None if its engine numbers them anew at each start, so that
+    /// nobody knows them before.
+    pub fn ranks_of(&self, member: u32) -> Option<(u32, u32)> {
+        if self.membership.task.is_some() {
+            return Some((member, member));
+        }
+        let by_c10d = self.rdzv == Rendezvous::C10d && self.engine.row().has_c10d;
+        let first = member.checked_mul(self.nproc_per_node)?;
+        let last = first.checked_add(self.nproc_per_node.checked_sub(1)?)?;
+        (!by_c10d && self.membership.elastic.is_none()).then_some((first, last))
+    }
+
     /// Ranks of this launcher, started by it or by its engine.
     pub fn ranks_here(&self) -> u32 {
         if self.membership.task.is_some() { 1 } else { self.nproc_per_node }

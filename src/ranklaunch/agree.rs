@@ -205,7 +205,11 @@ async fn lead(
         let same = same_elsewhere(&plan.warnings, &gathered.summaries);
         let (fewest, heads) = (gathered.fewest(), gathered.heads());
         let planned = plan_for_all(&context.settings, facts, &differences, fewest, heads);
-        let planned = planned.and_then(|plan| Ok((plan, gathered.checkpoint()?)));
+        let planned = planned.and_then(|plan| {
+            let resume = gathered.checkpoint(&plan)?;
+            required(&context.settings, resume)?;
+            Ok((plan, resume))
+        });
         let (plan, resume) = match planned {
             Ok(planned) => planned,
             Err(refusal) => {
@@ -267,7 +271,13 @@ async fn follow(
         }
         let (agreement, differences) = (offer.agreement.clone(), offer.differences.clone());
         let said = offer.said.clone();
-        let mut plan = match plan_as_agreed(&context.settings, facts, &agreement) {
+        let planned = plan_as_agreed(&context.settings, facts, &agreement);
+        // The setting may be that of this node only.
+        let planned = planned.and_then(|plan| {
+            required(&context.settings, agreement.resume)?;
+            Ok(plan)
+        });
+        let mut plan = match planned {
             Ok(plan) => plan,
             Err(refusal) => {
                 offer.decline(&refusal).await;
@@ -330,6 +340,12 @@ fn agreed(
     };
     let (session, attempt) = (Some(Box::new(session)), agreement.attempt);
     Shared { plan, identity, session, attempt, restarts, said: Vec::new() }
+}
+
+/// Refuses a start without a checkpoint where the settings require one.
+fn required(settings: &Settings, resume: Option<u64>) -> Result<(), Refusal> {
+    let refused = plan::refused_without(settings).filter(|_| resume.is_none());
+    refused.map_or(Ok(()), Err)
 }
 
 /// The agreed checkpoint as this node sees it.
@@ -519,7 +535,8 @@ async fn plan_alone(
             "到 Master 的连接经过 {interface}：已据此重新规划"
         ));
     }
-    let resume = facts.checkpoints.as_ref().and_then(plan::newest).map(Resume::from);
+    let found = facts.checkpoints.as_ref().map(|facts| &facts.found[..]);
+    let resume = plan::newest(found.unwrap_or_default(), None).map(Resume::from);
     let identity = RunIdentity { resume, ..run_identity(&plan, &facts.contract)? };
     // Several nodes can be restarted only through the muster.
     let restarts = if alone { context.restarts() } else { Restarts::none() };

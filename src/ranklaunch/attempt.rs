@@ -154,7 +154,10 @@ impl Attempt {
         let mut identity =
             RunIdentity { master_port: ready.master_port()?, ..ready.identity.clone() };
         if let Some(saves) = &context.saves {
-            let newest = saves.begin().await;
+            let member = &ready.plan.membership;
+            let is_alone = member.members() == 1;
+            let ranks = ready.plan.ranks_of(member.member()).filter(|_| !is_alone);
+            let newest = saves.begin(ranks).await;
             // Several nodes have agreed on it.
             if ready.session.is_none() {
                 identity.resume = newest?.as_ref().map(Resume::from);

@@ -14,8 +14,10 @@ use super::collect::last_resort;
 use super::context::Context;
 use linux::host::Host;
 use linux::pace::Pace;
-use muster::{Config, MemberKind, Memory, NodeSummary, Purpose, Seat, Secret, Tally, Without};
-use node::observe::{self, Facts, Interface, Limits};
+use muster::{
+    Config, MemberKind, Memory, NodeSummary, Purpose, Seat, Secret, Share, Tally, Without,
+};
+use node::observe::{self, Facts, Interface, Limits, RankFiles};
 use plan::{AskedNproc, Hardware, Membership, Plan};
 use preflight::prepare::{self, Wait};
 use settings::contract::{Contract, Field};
@@ -24,6 +26,9 @@ use text::lang::Text;
 use text::mask::mask_args;
 use text::text;
 use verdict::{Id, Refusal, Warning};
+
+/// Maximum number of ranges of ranks that a summary names: a frame has room for some thousand.
+const RANGES: usize = 512;
 
 /// Whether this job has a muster.
 ///
@@ -197,7 +202,32 @@ pub(super) fn summary(
             let whole = seen.found.iter().filter(|one| one.missing.is_empty());
             whole.map(|one| one.digest).collect()
         }),
+        shares: shares(facts),
     })
+}
+
+/// The files of ranks in the checkpoints that this node sees. Empty if none has any.
+fn shares(facts: &Facts) -> Vec<Share> {
+    let found = facts.checkpoints.iter().flat_map(|seen| &seen.found);
+    let usable = found.filter(|one| one.missing.is_empty() || one.ranks.is_some());
+    let mut left = RANGES;
+    let shares: Vec<Share> = usable
+        .filter_map(|one| {
+            let RankFiles { here, missing } = one.ranks.clone().unwrap_or_default();
+            let (of, count) = (one.digest, here.len() + missing.len());
+            let share = Share { of, here, missing };
+            if count <= left && share.is_sound() {
+                left -= count;
+                return Some(share);
+            }
+            // Without its ranks it is of use only where it is whole everywhere.
+            one.missing.is_empty().then(|| Share { of, here: Vec::new(), missing: Vec::new() })
+        })
+        .collect();
+    match shares.iter().any(|share| !share.here.is_empty()) {
+        true => shares,
+        false => Vec::new(),
+    }
 }
 
 /// The maximum number of processes that this node can run, and the number that a setting or the

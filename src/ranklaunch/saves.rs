@@ -1,8 +1,9 @@
 //! The checkpoints of the job: what an attempt goes on from, whether attempts make progress, and what was saved at the
 //! end.
 //!
-//! Takes the folder that the settings name; gives the newest whole checkpoint in it, as this node sees it. A look runs in
-//! a thread of its own, since the folder may be on a mount that does not answer. The attempts that saved nothing are
+//! Takes the folder that the settings name; gives the newest whole checkpoint in it, as this node sees it: on storage of
+//! its own a node of several has only the files of its own ranks, and one with all of these is whole. A look runs in a
+//! thread of its own, since the folder may be on a mount that does not answer. The attempts that saved nothing are
 //! counted in a file beside the logs, so that a job that its platform starts again goes on counting.
 
 use std::path::{Path, PathBuf};
@@ -41,9 +42,11 @@ struct State {
     /// Looks that have begun and that have ended, by their number.
     begun: u64,
     ended: u64,
-    /// The newest whole one; an error says why the folder cannot be read.
-    newest: Result<Option<SeenCheckpoint>, Text>,
-    /// The newest one is that of the plan, and no attempt has begun since.
+    /// Newest first; an error says why the folder cannot be read.
+    found: Result<Vec<SeenCheckpoint>, Text>,
+    /// The ranks of this node, first and last, if other nodes have ranks too.
+    own: Option<(u32, u32)>,
+    /// They are those of the plan, and no attempt has begun since.
     is_fresh: bool,
     /// The newest one when the attempt began, and that time.
     at_start: Option<(Option<u64>, SystemTime)>,
@@ -62,11 +65,19 @@ struct Record {
     without_progress: u32,
 }
 
-/// The newest whole checkpoint; an error says why the folder cannot be read.
-fn newest_of(facts: Option<&CheckpointFacts>) -> Result<Option<SeenCheckpoint>, Text> {
+impl State {
+    /// The newest whole one.
+    fn newest(&self) -> Result<Option<SeenCheckpoint>, Text> {
+        let found = self.found.as_ref().map_err(Text::clone)?;
+        Ok(plan::newest(found, self.own).cloned())
+    }
+}
+
+/// The checkpoints, newest first; an error says why the folder cannot be read.
+fn found_in(facts: Option<&CheckpointFacts>) -> Result<Vec<SeenCheckpoint>, Text> {
     match facts.and_then(|facts| facts.unread.clone()) {
         Some(problem) => Err(problem),
-        None => Ok(facts.and_then(plan::newest).cloned()),
+        None => Ok(facts.map(|facts| facts.found.clone()).unwrap_or_default()),
     }
 }
 
@@ -78,7 +89,8 @@ impl Saves {
         let state = State {
             begun: 0,
             ended: 0,
-            newest: Ok(None),
+            found: Ok(Vec::new()),
+            own: None,
             is_fresh: false,
             at_start: None,
             job: None,
@@ -102,10 +114,10 @@ impl Saves {
         let own = self.clone();
         spawn_detached(move || {
             let facts = observe::checkpoints(&own.0.host, &own.0.settings);
-            let newest = newest_of(facts.as_ref());
+            let found = found_in(facts.as_ref());
             let mut state = own.state();
             if number > state.ended {
-                (state.ended, state.newest) = (number, newest);
+                (state.ended, state.found) = (number, found);
             }
             drop(state);
             own.0.looked.notify_all();
@@ -117,7 +129,7 @@ impl Saves {
         let mut state = self.state();
         state.begun += 1;
         // Looks that began earlier count no more.
-        (state.ended, state.newest, state.is_fresh) = (state.begun, newest_of(facts), true);
+        (state.ended, state.found, state.is_fresh) = (state.begun, found_in(facts), true);
     }
 
     /// The newest whole checkpoint after all looks that have begun; an error says why it is not known.
@@ -134,14 +146,18 @@ impl Saves {
                 Err(poisoned) => poisoned.into_inner().0,
             };
         }
-        state.newest.clone()
+        state.newest()
     }
 
-    /// An attempt begins. Gives the newest whole checkpoint.
+    /// An attempt begins, in which this node has these ranks of several nodes. Gives the newest whole checkpoint.
     ///
     /// # Errors
     /// When the folder cannot be read: the program must not begin anew beside what it holds.
-    pub(super) async fn begin(&self) -> Result<Option<SeenCheckpoint>, Refusal> {
+    pub(super) async fn begin(
+        &self,
+        ranks: Option<(u32, u32)>,
+    ) -> Result<Option<SeenCheckpoint>, Refusal> {
+        self.state().own = ranks;
         if !std::mem::take(&mut self.state().is_fresh) {
             self.look();
         }
@@ -166,7 +182,7 @@ impl Saves {
 
     /// The name of the newest whole checkpoint.
     pub(super) fn newest_name(&self) -> Option<String> {
-        Some(self.state().newest.as_ref().ok()?.as_ref()?.name())
+        Some(self.state().newest().ok()??.name())
     }
 
     /// What was saved when the ranks have ended. Blocks for `limit` at most.
@@ -210,7 +226,7 @@ impl Saves {
     pub(super) fn record(&self, tally: Tally) {
         let (path, newest) = {
             let state = self.state();
-            let newest = state.newest.as_ref().ok().and_then(Option::as_ref);
+            let newest = state.newest().ok().flatten();
             (state.record.clone(), newest.map(|newest| newest.digest))
         };
         let folder = self.0.settings.checkpoint_dir.as_ref().map(|folder| folder.value.clone());

@@ -84,6 +84,23 @@ fn checkpoint_that_is_cut_off_is_passed_over() {
     );
 }
 
+/// What the environment has would lead the program to another checkpoint than the job's.
+#[test]
+fn variable_without_a_checkpoint_is_not_set() {
+    for saves in [false, true] {
+        let (launcher, folder) = launcher(&["--env", "FROM={checkpoint}"]);
+        if saves {
+            save(&folder, 3, true);
+        }
+        let told = "echo BEGAN ${FROM-unset} ${RANKLAUNCH_RESUME_FROM-unset}";
+        let launcher = launcher.env("FROM", "/old").env("RANKLAUNCH_RESUME_FROM", "/old");
+        let ended = launcher.args(["--", "sh", "-c", told]).run().expect_code(0);
+        let path = folder.join("step-3.pt").display().to_string();
+        let value = if saves { &*path } else { "unset" };
+        assert_eq!(began(&ended), [format!("{value} {value}")], "{}", ended.err);
+    }
+}
+
 #[test]
 fn nodes_agree_on_the_newest_that_all_can_read() {
     for (seen, agreed) in [([&[4, 5][..], &[3, 4, 6]], Some(4)), ([&[1], &[2]], None)] {
@@ -208,6 +225,141 @@ fn what_cannot_be_agreed_is_refused_before_the_start() {
         Launcher::new(run_args("direct", 1)).args(["--", "true"]).node(1, 2, port).start();
     with_program(with.node(0, 2, port)).run().expect_code(88).expect_id("checkpoint.differ");
     without.wait().expect_code(88).expect_id("checkpoint.differ");
+}
+
+/// A checkpoint as the Trainer leaves it with `save_on_each_node`, or accelerate, on the disk of a node with these ranks.
+fn share(folder: &Path, step: u32, ranks: &[u32]) {
+    let script = "\
+import json, pickle, sys, zipfile
+folder, step, ranks = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+def put(name):
+    with zipfile.ZipFile(folder + '/' + name, 'w') as file:
+        file.writestr('archive/data.pkl', pickle.dumps({}, 2))
+header = json.dumps({'weight': {'dtype': 'U8', 'shape': [4], 'data_offsets': [0, 4]}}).encode()
+with open(folder + '/model.safetensors', 'wb') as file:
+    file.write(len(header).to_bytes(8, 'little') + header + b'data')
+for name in ['optimizer.pt', 'scheduler.pt'] + ['rng_state_%s.pth' % rank for rank in ranks]:
+    put(name)
+with open(folder + '/trainer_state.json', 'w') as file:
+    json.dump({'global_step': step}, file)
+";
+    let path = folder.join(format!("checkpoint-{step}"));
+    std::fs::create_dir(&path).expect("a folder");
+    let ranks = ranks.iter().map(u32::to_string);
+    let mut python = std::process::Command::new("python3");
+    let made = python.args(["-c", script]).arg(&path).arg(step.to_string()).args(ranks).status();
+    assert!(made.expect("python runs").success());
+}
+
+/// Two nodes of two ranks, each with a folder of its own in which it has the files of these ranks, and an older
+/// checkpoint that is whole.
+fn apart(shares: [&[u32]; 2], older: bool, options: &[&str]) -> Vec<(Ended, PathBuf)> {
+    let port = free_port();
+    let nodes: Vec<(Running, PathBuf)> = (0..2)
+        .zip(shares)
+        .map(|(node, ranks)| {
+            let launcher = Launcher::new(run_args("direct", 2));
+            let folder = launcher.folder().join("saved");
+            std::fs::create_dir(&folder).expect("a folder");
+            share(&folder, 10, ranks);
+            if older {
+                save(&folder, 5, true);
+            }
+            let shown = folder.display().to_string();
+            let launcher = launcher.args(["--checkpoint-dir", &shown]).args(options);
+            let launcher = launcher.env("SAVED", &folder).env("CODE", "0").node(node, 2, port);
+            (with_program(launcher).start(), folder)
+        })
+        .collect();
+    nodes.into_iter().map(|(running, folder)| (running.wait(), folder)).collect()
+}
+
+#[test]
+fn nodes_with_disks_of_their_own_go_on_from_their_shares() {
+    for (shares, agreed) in [
+        ([&[0, 1][..], &[2, 3]], Some("checkpoint-10")),
+        // The nodes have changed places: each has the states of ranks of the other.
+        ([&[2, 3], &[0, 1]], Some("step-5.pt")),
+        // A rank of node 1 was killed while it saved.
+        ([&[0, 1], &[2]], Some("step-5.pt")),
+        ([&[2, 3], &[0, 1]], None),
+    ] {
+        let older = agreed == Some("step-5.pt");
+        for (ended, folder) in apart(shares, older, &[]) {
+            let ended = ended.expect_code(0).expect_nothing_left();
+            let words = match agreed {
+                Some(name) => format!("--from {}", folder.join(name).display()),
+                None => "0 --lr=1 None".to_owned(),
+            };
+            let began = began(&ended);
+            assert_eq!(began.len(), 2, "{}", ended.err);
+            assert!(began.iter().all(|line| line.contains(&words)), "{began:?}\n{}", ended.err);
+        }
+    }
+}
+
+#[test]
+fn nodes_refuse_together_what_they_lack_together() {
+    for (ended, _) in apart([&[2, 3], &[0, 1]], false, &["--checkpoint-missing", "refuse"]) {
+        let ended = ended.expect_code(64).expect_id("checkpoint.missing").expect_nothing_left();
+        assert_eq!(began(&ended), [""; 0], "{}", ended.out);
+        assert!(ended.err.contains("that all nodes can read"), "{}", ended.err);
+    }
+    let port = free_port();
+    let nodes: Vec<Running> = (0..2)
+        .zip([3, 4])
+        .map(|(node, step)| {
+            let (launcher, folder) = launcher(&["--checkpoint-missing", "refuse"]);
+            save(&folder, step, true);
+            with_program(launcher.node(node, 2, port)).start()
+        })
+        .collect();
+    for ended in nodes.into_iter().map(Running::wait) {
+        ended.expect_code(64).expect_id("checkpoint.missing").expect_nothing_left();
+    }
+}
+
+/// A rank that saves one step more as DeepSpeed does with `use_node_local_storage`: its own partition of the optimizer,
+/// and the model on each node. It ends when the other node has saved too, with 0 at the third step.
+const LOCAL_RANK: &str = "\
+import os, pickle, sys, time, zipfile
+rank, folder, args = os.environ['RANK'], os.environ['SAVED'], sys.argv[1:]
+step = int(args[args.index('--step') + 1]) + 1 if '--step' in args else 1
+print('BEGAN', rank, step, flush=True)
+tag = '%s/global_step%d/' % (folder, step)
+os.makedirs(tag)
+def put(name, tree):
+    with zipfile.ZipFile(tag + name, 'w') as file:
+        file.writestr('archive/data.pkl', pickle.dumps(tree, 2))
+config = {'zero_optimization': {'stage': 2}}
+put('mp_rank_00_model_states.pt', {'dp_world_size': 2, 'mp_world_size': 1, 'ds_config': config})
+put('zero_pp_rank_%s_mp_rank_00_optim_states.pt' % rank, {})
+open('%s/%d-%s' % (os.environ['MEET'], step, rank), 'w').close()
+until = time.monotonic() + 60
+while not all(os.path.exists('%s/%d-%d' % (os.environ['MEET'], step, other)) for other in range(2)):
+    assert time.monotonic() < until
+    time.sleep(0.01)
+sys.exit(0 if step >= 3 else 1)
+";
+
+/// No node ever sees a whole checkpoint, and each attempt goes on where the last one has saved.
+#[test]
+fn shares_that_nodes_save_are_progress() {
+    let (port, meet) = (free_port(), tempfile::tempdir().expect("a folder"));
+    let options = ["--max-restarts", "1", "--max-restarts-without-progress", "1"];
+    let nodes: Vec<Running> = (0..2)
+        .map(|node| {
+            let (launcher, _) = launcher(&options);
+            let launcher = launcher.env("MEET", meet.path()).node(node, 2, port);
+            let line = ["python3", "-c", LOCAL_RANK, "--step", "{checkpoint_step}"];
+            launcher.args(["--"]).args(line).start()
+        })
+        .collect();
+    for (rank, ended) in nodes.into_iter().map(Running::wait).enumerate() {
+        let ended = ended.expect_code(0).expect_nothing_left();
+        let expected: Vec<String> = (1..=3).map(|step| format!("{rank} {step}")).collect();
+        assert_eq!(began(&ended), expected, "{}", ended.err);
+    }
 }
 
 /// A start from the beginning could overwrite what a folder holds that cannot be read at the moment.

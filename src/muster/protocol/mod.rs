@@ -17,5 +17,5 @@ pub use cause::{Cause, Loss, MemberKind, Memory};
 pub use handshake::{Secret, VARIABLE};
 pub use messages::{Again, Agreement, Decide, Purpose};
 pub use summary::{
-    Difference, LinkReport, MeasureEndpoint, NodeResult, NodeSummary, Property, Seat, Tally,
+    Difference, LinkReport, MeasureEndpoint, NodeResult, NodeSummary, Property, Seat, Share, Tally,
 };

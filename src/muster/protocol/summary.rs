@@ -72,6 +72,36 @@ pub struct NodeSummary {
     /// looks for none.
     #[serde(default)]
     pub checkpoints: Option<Vec<u64>>,
+    /// The same with those of which only files of ranks are missing, newest first; empty if no checkpoint has files of
+    /// ranks.
+    #[serde(default)]
+    pub shares: Vec<Share>,
+}
+
+/// The files of ranks that a node sees of one checkpoint. Ranges of ranks are (first, last), ascending.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// The digest of the checkpoint.
+    pub of: u64,
+    pub here: Vec<(u32, u32)>,
+    /// Empty: it is whole.
+    pub missing: Vec<(u32, u32)>,
+}
+
+impl Share {
+    /// Maximum number of ranges in each list.
+    const MOST: usize = 64;
+
+    /// Whether a node can have sent it, and it is not too long to be sent.
+    pub fn is_sound(&self) -> bool {
+        let are_sound = |ranges: &Vec<(u32, u32)>| {
+            let rises = |pair: &[(u32, u32)]| matches!(pair, [one, next] if one.1 < next.0);
+            ranges.len() <= Share::MOST
+                && ranges.iter().all(|(first, last)| first <= last)
+                && ranges.windows(2).all(rises)
+        };
+        are_sound(&self.here) && are_sound(&self.missing)
+    }
 }
 
 /// The attempts that count against the limits of restarts. Every node knows them, so that a new node 0 goes on counting.
@@ -131,6 +161,8 @@ impl NodeSummary {
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.truncate(MOST_CHECKPOINTS);
         }
+        self.shares.truncate(MOST_CHECKPOINTS);
+        self.shares.retain(Share::is_sound);
         sanitize(&mut self.hostname);
         sanitize(&mut self.version);
         let words = [&mut self.torch, &mut self.driver, &mut self.script, &mut self.nccl];

@@ -163,35 +163,6 @@ pub(crate) fn heads(summaries: &[NodeSummary]) -> Option<u32> {
     summaries.iter().find_map(|summary| summary.heads)
 }
 
-/// The newest checkpoint that every node can read, in the order of node 0.
-///
-/// # Errors
-/// When only some nodes look for checkpoints.
-pub(crate) fn checkpoint(summaries: &[NodeSummary]) -> Result<Option<u64>, Refusal> {
-    let named =
-        |looks: bool| summaries.iter().filter(move |one| one.checkpoints.is_some() == looks);
-    let (Some(with), Some(without)) = (named(true).next(), named(false).next()) else {
-        let mut all = summaries.iter().filter_map(|one| one.checkpoints.as_ref());
-        let Some(first) = all.next() else { return Ok(None) };
-        let others: Vec<_> = all.collect();
-        let seen = |digest: &&u64| others.iter().all(|other| other.contains(digest));
-        return Ok(first.iter().find(seen).copied());
-    };
-    let (node, host) = (with.node, &with.hostname);
-    let (other, its_host) = (without.node, &without.hostname);
-    Err(Refusal::new(
-        Id::CheckpointDiffer,
-        text!(
-            "node {node} ({host}) goes on from a checkpoint (--checkpoint-dir), but node {other} ({its_host}) looks for none",
-            "节点 {node}（{host}）会从检查点继续（--checkpoint-dir），而节点 {other}（{its_host}）不查找检查点"
-        ),
-        text!(
-            "give all nodes the same --checkpoint-dir, or none",
-            "为所有节点指定相同的 --checkpoint-dir，或都不指定"
-        ),
-    ))
-}
-
 /// Refuses nodes that request different numbers of processes, or that cannot run `nproc`.
 pub(crate) fn check_exact(summaries: &[NodeSummary], nproc: u32) -> Result<(), Refusal> {
     let misfit =

@@ -4,6 +4,7 @@
 //! Decides which connections are nodes of the job; never decides a layout.
 
 mod admission;
+mod checkpoints;
 pub(super) mod compare;
 mod listener;
 mod measure;
@@ -24,6 +25,7 @@ use crate::session::{Config, Session};
 use admission::{Admission, Change};
 use linux::pace::Lines;
 use listener::{ConnectionEvent, EventReceiver, Listener, drain};
+use plan::Plan;
 use refusals::{declined, too_few_files};
 use text::lang::Text;
 use text::text;
@@ -140,12 +142,12 @@ impl Gathered {
         compare::heads(&self.summaries)
     }
 
-    /// The newest checkpoint that every node can read, by its digest.
+    /// The newest checkpoint that every node can go on from, by its digest. `plan`: that of all nodes.
     ///
     /// # Errors
     /// When only some nodes look for checkpoints.
-    pub fn checkpoint(&self) -> Result<Option<u64>, Refusal> {
-        compare::checkpoint(&self.summaries)
+    pub fn checkpoint(&self, plan: &Plan) -> Result<Option<u64>, Refusal> {
+        checkpoints::agreed(&self.summaries, &|member| plan.ranks_of(member))
     }
 
     /// Sends all nodes the refusal.

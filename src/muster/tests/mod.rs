@@ -46,6 +46,7 @@ pub(crate) fn summary(node: u32, nnodes: u32) -> NodeSummary {
         attempt: 0,
         command: None,
         checkpoints: None,
+        shares: Vec::new(),
         tally: Tally::default(),
     }
 }

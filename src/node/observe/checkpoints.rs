@@ -35,6 +35,7 @@ pub fn checkpoints(host: &Host, settings: &Settings) -> Option<CheckpointFacts> 
         digest: one.digest(),
         path: folder.join(&one.name),
         step: one.step,
+        ranks: one.ranks(),
         missing: one.lacks.iter().map(Lack::words).collect(),
         modified: one.modified,
     };

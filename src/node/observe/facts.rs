@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::gpu::GpuFacts;
+use checkpoint::RankFiles;
 use linux::cpus::CpuList;
 use settings::contract::Contract;
 use text::lang::Text;
@@ -48,6 +49,8 @@ pub struct SeenCheckpoint {
     pub step: Option<u64>,
     /// Words for what it lacks; empty: it is whole.
     pub missing: Vec<Text>,
+    /// The files of ranks, where nothing else is missing; None: it has none, or no node can go on from a share of it.
+    pub ranks: Option<RankFiles>,
     /// Identity of the checkpoint on all nodes, wherever the folder is mounted.
     pub digest: u64,
     /// Time of the last write.

@@ -16,6 +16,7 @@ mod script;
 mod sources;
 mod state;
 
+pub use checkpoint::RankFiles;
 pub use checkpoints::checkpoints;
 pub use facts::*;
 pub use gpu::{Gpu, GpuFacts, GpuSource, OtherAccelerator, VisibleGpu};

@@ -5,6 +5,7 @@ mod devices;
 mod environment;
 mod nccl;
 mod network;
+mod resume;
 mod selects;
 mod tasks;
 
