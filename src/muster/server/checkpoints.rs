@@ -108,11 +108,17 @@ mod tests {
         text::ranges::ranges(ranks.into_iter().collect::<BTreeSet<u32>>())
     }
 
-    /// Nodes, each with what it sees: checkpoints with the ranks that are here and that are missing.
-    fn nodes(seen: &[&[(u64, &[u32], &[u32])]]) -> Vec<NodeSummary> {
+    /// A checkpoint as a node sees it: its digest, the ranks whose files are there, and those whose are missing.
+    type Seen<'s> = (u64, &'s [u32], &'s [u32]);
+
+    /// A case by its name: what each node sees, and the digest of the choice.
+    type Case = (&'static str, &'static [&'static [Seen<'static>]], Option<u64>);
+
+    /// Nodes, each with what it sees.
+    fn nodes(seen: &[&[Seen<'_>]]) -> Vec<NodeSummary> {
         let count = u32::try_from(seen.len()).expect("small");
-        let of = |(node, seen): (u32, &&[(u64, &[u32], &[u32])])| {
-            let share = |(of, here, missing): &(u64, &[u32], &[u32])| Share {
+        let of = |(node, seen): (u32, &&[Seen<'_>])| {
+            let share = |(of, here, missing): &Seen<'_>| Share {
                 of: *of,
                 here: ranges(here.iter().copied()),
                 missing: ranges(missing.iter().copied()),
@@ -129,7 +135,7 @@ mod tests {
 
     #[test]
     fn newest_that_all_nodes_can_use_is_agreed() {
-        let table: [(&str, &[&[(u64, &[u32], &[u32])]], Option<u64>); 13] = [
+        let table: [Case; 13] = [
             ("shared, whole", &[&[(9, &[0, 1, 2, 3], &[])], &[(9, &[0, 1, 2, 3], &[])]], Some(9)),
             ("shared, cut off", &[&[(9, &[0, 1, 3], &[2])], &[(9, &[0, 1, 3], &[2])]], None),
             (
@@ -171,8 +177,7 @@ mod tests {
 
     #[test]
     fn shares_count_only_where_ranks_are_known_before() {
-        let apart: &[&[(u64, &[u32], &[u32])]] =
-            &[&[(9, &[0, 1], &[2, 3])], &[(9, &[2, 3], &[0, 1])]];
+        let apart: &[&[Seen<'_>]] = &[&[(9, &[0, 1], &[2, 3])], &[(9, &[2, 3], &[0, 1])]];
         assert_eq!(agreed(&nodes(apart), &|_| None), Ok(None));
         // A version without shares names whole ones only.
         let mut older = nodes(&[&[(9, &[0, 1, 2, 3], &[])], &[(9, &[2, 3], &[0, 1])]]);
@@ -182,9 +187,12 @@ mod tests {
         assert_eq!(agreed(&older, &two), Ok(Some(9)));
     }
 
-    /// Two ranks per node, the place of each node when it saved, and ranks whose files were lost there, or are left over
-    /// from an earlier place.
-    fn stories() -> impl Strategy<Value = (Vec<u32>, BTreeSet<u32>, Vec<(usize, u32)>, bool)> {
+    /// The place of each node when it saved, the ranks whose files were lost there, nodes with files of ranks that are
+    /// left over from an earlier place, and whether the checkpoint tells the number of ranks.
+    type Story = (Vec<u32>, BTreeSet<u32>, Vec<(usize, u32)>, bool);
+
+    /// Nodes of two ranks each.
+    fn stories() -> impl Strategy<Value = Story> {
         (1u32..6).prop_flat_map(|count| {
             let places = Just((0..count).collect::<Vec<u32>>()).prop_shuffle();
             let kept = Just((0..count).collect::<Vec<u32>>());
