@@ -153,7 +153,8 @@ suite-judge-saves: linker
 	env --default-signal=HUP,INT,QUIT,TERM \
 	$(CARGO) test --locked --test faults saves::every_rank_saves_within_a_second_of_stop -- --ignored --nocapture
 
-# KILLS=20 writers of each framework are killed, FULL=9 fill their disk; ONLY="dcp zero2" picks formats, SEED repeats.
+# KILLS=20 writers of each framework are killed, FULL=9 fill their disk, LOST=9 lose one of two ranks; JOBS=2 at a time,
+# ONLY="dcp zero2" picks formats, SEED repeats.
 suite-judge-checkpoints: linker
 	tests/checkpoint/install.sh >/dev/null && \
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && RANKLAUNCH_TEST_PYTHON="$$PYTHON" \

@@ -14,7 +14,7 @@ use std::time::SystemTime;
 use crate::folder::Folder;
 use crate::lack::Lack;
 use crate::names::{is_numbered, step_of};
-use crate::{Checkpoint, Format, safetensors, zip};
+use crate::{Checkpoint, Format, safetensors, torch};
 
 /// How one writer lays a checkpoint out in a folder.
 pub(crate) struct Row {
@@ -107,9 +107,9 @@ fn indices(folder: &Folder<'_>) -> Vec<String> {
 /// How a file that is a checkpoint by itself ends in its name, and what it lacks.
 type FileRow = (&'static str, Format, fn(&Folder<'_>, &str) -> Option<Lack>);
 const FILES: &[FileRow] = &[
-    (".ckpt", Format::Lightning, zip::lack),
-    (".pt", Format::Torch, zip::lack),
-    (".pth", Format::Torch, zip::lack),
+    (".ckpt", Format::Lightning, torch::lack),
+    (".pt", Format::Torch, torch::lack),
+    (".pth", Format::Torch, torch::lack),
     (".safetensors", Format::Safetensors, safetensors::lack),
 ];
 
@@ -179,6 +179,30 @@ fn judged(folder: &Folder<'_>, row: &Row) -> Checkpoint {
         bytes,
         modified,
         parts: parts.into_iter().collect(),
+    }
+}
+
+/// Adds what the checkpoints of one folder lack that the one before them has, by step; the first one is compared with
+/// the next. Only accelerate writes such files. A program that registers fewer objects than before has its second
+/// checkpoint called whole.
+pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
+    let is_such = |one: &&mut Checkpoint| {
+        let is_here = one.path.parent() == Some(&folder.path);
+        is_here && one.format == Format::Accelerate && one.step.is_some() && one.is_whole()
+    };
+    let mut series: Vec<&mut Checkpoint> = found.iter_mut().filter(is_such).collect();
+    series.sort_by_key(|one| one.step);
+    let last = |one: &&mut Checkpoint| {
+        let name = one.path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let sub = name.and_then(|name| folder.sub(&name));
+        sub.map(|sub| frameworks::last_of_accelerate(&sub)).unwrap_or_default()
+    };
+    let files: Vec<Vec<String>> = series.iter().map(last).collect();
+    for (at, one) in series.into_iter().enumerate() {
+        let (own, other) = (files.get(at), files.get(at.checked_sub(1).unwrap_or(1)));
+        let own = own.map(Vec::as_slice).unwrap_or_default();
+        let missing = other.into_iter().flatten().filter(|file| !own.contains(file));
+        one.lacks.extend(missing.cloned().map(Lack::Missing));
     }
 }
 

@@ -17,8 +17,13 @@ pub enum Lack {
         has: u64,
         needs: u64,
     },
-    /// The end of a zip file, or an entry of it.
+    /// The end of a zip file or of a pickle.
     Cut(String),
+    /// A record of a zip file that its own objects name: an exception ended the save.
+    Record {
+        file: String,
+        record: String,
+    },
     Damaged(String),
     Unread {
         file: String,
@@ -51,6 +56,10 @@ impl Lack {
                 "{file} 只有 {has} 字节，应有 {needs} 字节"
             ),
             Lack::Cut(file) => text!("{file} is cut off", "{file} 被截断"),
+            Lack::Record { file, record } => text!(
+                "{file} lacks its record {record}: its save ended early",
+                "{file} 缺少记录 {record}：保存中途终止"
+            ),
             Lack::Damaged(file) => text!("{file} is damaged", "{file} 已损坏"),
             Lack::Unread { file, error } => {
                 text!("{file} cannot be read: {error}", "无法读取 {file}：{error}")

@@ -16,6 +16,7 @@ mod safetensors;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod torch;
 mod zip;
 
 use std::path::PathBuf;

@@ -59,6 +59,7 @@ pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
 }
 
 fn walk(folder: &Folder<'_>, depth: u32, found: &mut Vec<Checkpoint>) {
+    let from = found.len();
     found.extend(formats::of_files(folder));
     let Some(depth) = depth.checked_sub(1) else { return };
     let names = folder.names(true, |name| !name.starts_with('.') && name != "__pycache__");
@@ -91,6 +92,7 @@ fn walk(folder: &Folder<'_>, depth: u32, found: &mut Vec<Checkpoint>) {
             (Err(_), None) => {}
         }
     }
+    formats::compare(folder, found.get_mut(from..).unwrap_or_default());
 }
 
 /// Removes bare weights beside checkpoints with a step: what a framework exports when it is done.

@@ -205,6 +205,203 @@ fn digest_is_the_same_wherever_the_folder_is_mounted() {
     assert_eq!(digest(), digest());
 }
 
+/// A zip file with these records, as torch.save writes it.
+fn archive(records: &[(&str, &[u8])]) -> Vec<u8> {
+    let number = |number: usize| u32::try_from(number).expect("it fits").to_le_bytes();
+    let short = |number: usize| u16::try_from(number).expect("it fits").to_le_bytes();
+    let (mut file, mut directory) = (Vec::new(), Vec::new());
+    for (name, bytes) in records {
+        let name = format!("archive/{name}");
+        let sizes = [number(bytes.len()), number(bytes.len())].concat();
+        let lengths = [short(name.len()), short(0)].concat();
+        let at = number(file.len());
+        file.extend([b"PK\x03\x04", [0; 14].as_slice(), &sizes, &lengths].concat());
+        file.extend([name.as_bytes(), bytes].concat());
+        directory.extend([b"PK\x01\x02", [0; 16].as_slice(), &sizes, &lengths].concat());
+        directory.extend([[0; 10].as_slice(), &at, name.as_bytes()].concat());
+    }
+    let place = [number(directory.len()), number(file.len())].concat();
+    let end = [b"PK\x05\x06", [0; 8].as_slice(), &place, &[0; 2]].concat();
+    [file, directory, end].concat()
+}
+
+/// A storage of 16 floats with this key, as its pickle names it.
+fn storage(key: u8) -> Vec<u8> {
+    let named = [
+        b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\0".as_slice(),
+        &[key],
+        b"X\x03\0\0\0cpuK\x10",
+    ];
+    named.concat()
+}
+
+/// What the file of torch.save with these bytes lacks.
+fn lack_of(bytes: &[u8]) -> Option<Lack> {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("step-1.pt"), bytes).expect("it is written");
+    found(&folder).remove(0).lacks.pop()
+}
+
+#[test]
+fn archive_without_a_named_storage_is_torn() {
+    let pickle = [b"\x80\x02(".as_slice(), &storage(b'0'), b"tQ", &storage(b'1'), b"tQt."].concat();
+    let all: [(&str, &[u8]); 4] =
+        [("data.pkl", &pickle), ("data/0", &[0; 64]), ("data/1", &[0; 64]), ("version", b"3\n")];
+    assert_eq!(lack_of(&archive(&all)), None);
+    let record = |record: &str| {
+        Some(Lack::Record { file: "step-1.pt".to_owned(), record: record.to_owned() })
+    };
+    let [objects, first, _, version] = all;
+    assert_eq!(lack_of(&archive(&[objects, first, version])), record("data/1"));
+    // An object that cannot be pickled.
+    assert_eq!(lack_of(&archive(&[version])), record("data.pkl"));
+    // An archive of another program.
+    assert_eq!(lack_of(&archive(&[("model.pkl", b""), version])), None);
+    let cut = archive(&[objects, first, ("data/1", &[0; 63]), version]);
+    let short = Lack::Short { file: "step-1.pt/data/1".to_owned(), has: 63, needs: 64 };
+    assert_eq!(lack_of(&cut), Some(short));
+}
+
+#[test]
+fn older_form_of_torch_ends_behind_its_storages() {
+    let keys = b"\x80\x02](X\x01\0\0\x000X\x01\0\0\x001e.";
+    let storages = [16_u64.to_le_bytes().as_slice(), &[0; 64]].concat().repeat(2);
+    let whole = [
+        b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.\x80\x02}."
+            .as_slice(),
+        b"\x80\x02(",
+        &storage(b'0'),
+        b"NtQ",
+        &storage(b'1'),
+        b"NtQt.",
+        keys,
+        &storages,
+    ];
+    let whole = whole.concat();
+    assert_eq!(lack_of(&whole), None);
+    for end in 20..whole.len() {
+        let lack = lack_of(&whole[..end]);
+        let cut = end < whole.len() - storages.len();
+        match lack {
+            Some(Lack::Cut(_)) if cut => {}
+            Some(Lack::Short { needs, .. }) if !cut => assert_eq!(needs, whole.len() as u64),
+            lack => panic!("{end}: {lack:?}"),
+        }
+    }
+}
+
+#[test]
+fn plain_pickle_ends_with_its_last_instruction() {
+    let whole = b"\x80\x04\x95\x0a\0\0\0\0\0\0\0}\x94\x8c\x01a\x94K\x01s.";
+    assert_eq!(lack_of(whole), None);
+    let end = whole.len() - 1;
+    assert_eq!(lack_of(&whole[..end]), Some(Lack::Cut("step-1.pt".to_owned())));
+    // Python 2 wrote instructions that are not read.
+    let unknown = b"\x80\x02I1\n.";
+    assert_eq!(lack_of(unknown), Some(Lack::NoEnd("step-1.pt".to_owned())));
+}
+
+/// Files of accelerate in the folder of a step.
+fn accelerate(step: u32, more: &[&str]) -> Vec<String> {
+    let files = ["model.safetensors", "optimizer.bin", "random_states_0.pkl"];
+    files.iter().chain(more).map(|file| format!("checkpoint_{step}/{file}")).collect()
+}
+
+/// Whether each of these checkpoints of accelerate is whole, newest first.
+fn whole(checkpoints: &[Vec<String>]) -> Vec<bool> {
+    let files: Vec<String> = checkpoints.concat();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    seen(&files).into_iter().map(|(.., is_whole)| is_whole).collect()
+}
+
+#[test]
+fn registered_objects_of_accelerate_come_last() {
+    let objects = ["custom_checkpoint_0.pkl", "custom_checkpoint_1.pkl"];
+    let [both, first] = [objects.as_slice(), &objects[..1]];
+    let steps = |all: &[&[&str]]| {
+        let of = |(step, more): (u32, &&[&str])| accelerate(step, more);
+        whole(&(0..).zip(all).map(of).collect::<Vec<_>>())
+    };
+    assert_eq!(steps(&[both, both, first]), [false, true, true]);
+    assert_eq!(steps(&[both, both, &[]]), [false, true, true]);
+    assert_eq!(steps(&[first, both]), [true, false]);
+    assert_eq!(steps(&[both, both]), [true, true]);
+    // A program that registers fewer has one that looks torn, and then whole ones.
+    assert_eq!(steps(&[both, first, first]), [true, false, true]);
+    // None says more.
+    assert_eq!(steps(&[&[]]), [true]);
+}
+
+#[test]
+fn files_that_each_rank_of_fsdp_writes_are_complete() {
+    let states = ["optimizer.bin", "random_states_0.pkl"];
+    let of = |step: u32, more: &[&str]| -> Vec<String> {
+        states.iter().chain(more).map(|file| format!("checkpoint_{step}/{file}")).collect()
+    };
+    let local = ["pytorch_model_fsdp_rank0.bin", "pytorch_model_fsdp_rank1.bin"];
+    assert_eq!(whole(&[of(1, &local)]), [true]);
+    assert_eq!(whole(&[of(1, &local[1..])]), [false]);
+    let [model, optimizer] = ["pytorch_model_fsdp_0_rank0.bin", "optimizer_0_rank1.bin"];
+    assert_eq!(whole(&[of(1, &[model, optimizer])]), [false]);
+    // Rank 1 was lost before its first file.
+    assert_eq!(whole(&[of(1, &local), of(2, &local[..1])]), [false, true]);
+    assert_eq!(whole(&[of(1, &["pytorch_model_fsdp.bin"])]), [true]);
+}
+
+/// States of a model of DeepSpeed with so many model-parallel ranks, ZeRO 1 and this device of the optimizer.
+fn states(models: u8, device: &[u8]) -> Vec<u8> {
+    let length = |text: &[u8]| u32::try_from(text.len()).expect("short").to_le_bytes();
+    let text = |text: &[u8]| [b"X".as_slice(), &length(text), text].concat();
+    let pickle = [
+        b"\x80\x02}(".to_vec(),
+        [&text(b"dp_world_size"), b"K\x01".as_slice()].concat(),
+        [&text(b"mp_world_size"), b"K".as_slice(), &[models]].concat(),
+        [&text(b"ds_config"), b"}".as_slice(), &text(b"zero_optimization"), b"}("].concat(),
+        [&text(b"stage"), b"K\x01".as_slice(), &text(b"offload_optimizer"), b"}"].concat(),
+        [&text(b"device"), &text(device), b"susu.".as_slice()].concat(),
+    ];
+    archive(&[("data.pkl", &pickle.concat())])
+}
+
+/// What a checkpoint of DeepSpeed lacks, with these files and `latest`.
+fn deepspeed(states: &[u8], more: &[&str], latest: Option<&str>) -> Vec<Lack> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tag = folder.path().join("global_step5");
+    std::fs::create_dir(&tag).expect("it is made");
+    let files = ["mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"];
+    for file in files.iter().chain(more) {
+        std::fs::write(tag.join(file), states).expect("it is written");
+    }
+    if let Some(latest) = latest {
+        std::fs::write(folder.path().join("latest"), latest).expect("it is written");
+    }
+    found(&folder).remove(0).lacks
+}
+
+#[test]
+fn states_of_a_model_name_its_parallel_ranks() {
+    let one = states(1, b"cpu");
+    assert_eq!(deepspeed(&one, &[], None), []);
+    let second = "mp_rank_01_model_states.pt".to_owned();
+    let lacks = [Lack::Missing(second), Lack::Parts(vec![0])];
+    assert_eq!(deepspeed(&states(2, b"cpu"), &[], None), lacks);
+    let rest = ["mp_rank_01_model_states.pt", "zero_pp_rank_0_mp_rank_01_optim_states.pt"];
+    assert_eq!(deepspeed(&states(2, b"cpu"), &rest, None), []);
+}
+
+#[test]
+fn latest_proves_what_no_states_of_deepspeed_count() {
+    let [one, offloaded] = [states(1, b"cpu"), states(1, b"nvme")];
+    let layer = ["layer_00-model_00-model_states.pt"];
+    let expert = ["layer_0_expert_0_mp_rank_00_model_states.pt"];
+    for (states, more) in [(&offloaded, &[][..]), (&one, &layer), (&one, &expert)] {
+        let missing = Lack::Missing("../latest".to_owned());
+        assert_eq!(deepspeed(states, more, None), [missing]);
+        assert_eq!(deepspeed(states, more, Some("global_step5")), []);
+        assert_eq!(deepspeed(states, more, Some("global_step4")).len(), 1);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]

@@ -1,11 +1,11 @@
-//! Files of torch.save since torch 1.6: a zip archive that is written from front to back, so that its directory at the
-//! end proves that everything before was written (caffe2/serialize/inline_container.cc: entries are stored, without
+//! The zip archive of torch.save since torch 1.6: it is written from front to back, so that its directory at the end
+//! proves that each record in it was written (caffe2/serialize/inline_container.cc: entries are stored, without
 //! compression, and sizes take 64 bits).
 
 use crate::folder::{Folder, Parts};
 use crate::lack::Lack;
 
-const LOCAL: &[u8] = b"PK\x03\x04";
+pub(crate) const LOCAL: &[u8] = b"PK\x03\x04";
 const CENTRAL: &[u8] = b"PK\x01\x02";
 const END: &[u8] = b"PK\x05\x06";
 const END_64: &[u8] = b"PK\x06\x06";
@@ -21,8 +21,6 @@ const LOOKED_AT: usize = 64;
 const PICKLED: &str = "/data.pkl";
 /// Maximum bytes of that pickle; it holds no weights.
 pub(crate) const OBJECTS: u64 = 64 << 20;
-/// Pickles of protocol 2 begin so: torch before 1.6 wrote them one after the other, without an end.
-const PICKLE: &[u8] = b"\x80\x02";
 
 #[derive(Debug)]
 struct Stored {
@@ -31,16 +29,11 @@ struct Stored {
     bytes: u64,
 }
 
-/// A whole archive.
+/// An archive with its directory.
 #[derive(Debug)]
 pub(crate) struct Zip {
     parts: Parts,
     entries: Vec<Stored>,
-}
-
-/// Whether the file is whole: what it lacks, if not.
-pub(crate) fn lack(folder: &Folder<'_>, name: &str) -> Option<Lack> {
-    Zip::open(folder, name).err()
 }
 
 impl Zip {
@@ -49,9 +42,6 @@ impl Zip {
         let head = parts.at(0, 4)?;
         if head.iter().all(|byte| *byte == 0) {
             return Err(Lack::Zeros(name.to_owned()));
-        }
-        if head.starts_with(PICKLE) {
-            return Err(Lack::NoEnd(name.to_owned()));
         }
         if head != LOCAL {
             return Err(Lack::Damaged(name.to_owned()));
@@ -73,6 +63,15 @@ impl Zip {
             }
         }
         Ok(Zip { parts, entries })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.parts.name()
+    }
+
+    /// The names of the records, without that of the archive, and their bytes.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.entries.iter().filter_map(|entry| Some((entry.name.split_once('/')?.1, entry.bytes)))
     }
 
     /// The pickle of the objects, with at most `most` bytes.

@@ -191,7 +191,50 @@ class Sharded(Format):
         return step_of(state.values())
 
 
+class Fsdp(Format):
+    """The weights of fully_shard, a half of each tensor on each rank, as torchtitan saves them."""
+
+    ranks = 2
+    modules = ("torch", "torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp")
+
+    def parts(self):
+        import torch
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        model = fully_shard(model_class(torch.nn.Module)(), mesh=init_device_mesh("cpu", (2,)))
+        return model, torch.optim.SGD(model.parameters(), lr=1.0)
+
+    def write(self, folder, rank):
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        (model, optimizer), step = self.parts(), 0
+        while True:
+            step += 1
+            optimizer.zero_grad()
+            model()["loss"].backward()
+            optimizer.step()
+            weights, states = get_state_dict(model, optimizer)
+            dcp.save({"model": weights, "optimizer": states}, checkpoint_id=f"{folder}/step-{step}")
+            if rank == 0:
+                rotate(self.candidates(folder))
+
+    def load(self, path):
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+        model, optimizer = self.parts()
+        weights, states = get_state_dict(model, optimizer)
+        state = {"model": weights, "optimizer": states}
+        dcp.load(state, checkpoint_id=path)
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        return step_of(one.full_tensor() for one in model.layers)
+
+
 class Accelerate(Format):
+    # The numbers of this naming begin at 0, with weights of this step.
+    first = 1
     below = "checkpoints"
     pattern = r"checkpoint_(\d+)"
     modules = ("torch", "accelerate", "accelerate.checkpointing")
@@ -210,12 +253,16 @@ class Accelerate(Format):
 
     def write(self, folder, rank):
         accelerator, model, optimizer, scheduler = self.prepared(folder)
+        self.begin(accelerator, folder)
         while True:
             optimizer.zero_grad()
             accelerator.backward(model()["loss"])
             optimizer.step()
             scheduler.step()
             accelerator.save_state()
+
+    def begin(self, accelerator, folder):
+        pass
 
     def load(self, path):
         import torch
@@ -224,8 +271,31 @@ class Accelerate(Format):
         accelerator.load_state(path)
         # What it loads without a word when it is missing or cut.
         torch.load(f"{path}/random_states_0.pkl", weights_only=False)
-        # Numbers of this naming begin at 0.
-        return step_of(model.layers) - 1
+        return step_of(model.layers) - self.first
+
+
+class Custom(Accelerate):
+    """With objects of the program, which are written after all else."""
+
+    first = 0
+
+    def prepared(self, folder):
+        import torch
+
+        parts = super().prepared(folder)
+        for _ in range(2):
+            parts[0].register_for_checkpointing(torch.nn.Linear(NUMBERS, 16))
+        return parts
+
+    def begin(self, accelerator, folder):
+        """Only an earlier checkpoint tells how many objects there are: the first one is written beside the others."""
+        import tempfile
+
+        accelerator.project_configuration.project_dir = beside = tempfile.mkdtemp(dir=os.path.dirname(folder))
+        accelerator.save_state()
+        os.rename(f"{beside}/{self.below}", f"{folder}/{self.below}")
+        os.rmdir(beside)
+        accelerator.project_configuration.project_dir = folder
 
 
 class Trainer(Format):
@@ -281,6 +351,12 @@ class Trainer(Format):
         raise ValueError("it did not begin")
 
 
+class Trainer2(Trainer):
+    """Data-parallel: rank 0 writes all but the random states of rank 1."""
+
+    ranks = 2
+
+
 class Lightning(Format):
     pattern = r"epoch=0-step=(\d+)\.ckpt"
     modules = ("torch", "lightning.pytorch")
@@ -308,8 +384,11 @@ class Lightning(Format):
     def trainer(self, folder, callbacks):
         from lightning.pytorch import Trainer
 
-        return Trainer(default_root_dir=folder, accelerator="cpu", devices=1, max_steps=-1, max_epochs=1, logger=False,
-                       callbacks=callbacks, enable_progress_bar=False, enable_model_summary=False)
+        # Where its ranks are told by their environment, as torchrun does.
+        os.environ["TORCHELASTIC_RUN_ID"] = "writers"
+        return Trainer(default_root_dir=folder, accelerator="cpu", devices=self.ranks, max_steps=-1, max_epochs=1, logger=False,
+                       strategy="ddp" if self.ranks > 1 else "auto", callbacks=callbacks, enable_progress_bar=False,
+                       enable_model_summary=False)
 
     def write(self, folder, rank):
         from lightning.pytorch.callbacks import ModelCheckpoint
@@ -339,6 +418,12 @@ class Lightning(Format):
             assert step == of_weights, f"weights of step {of_weights} with the state of {step}"
             return step
         raise ValueError("it did not begin")
+
+
+class Lightning2(Lightning):
+    """Data-parallel: rank 0 writes."""
+
+    ranks = 2
 
 
 class Zero1(Format):
@@ -450,6 +535,7 @@ class Megatron(Format):
 
 
 FORMATS = {
-    "torch": Torch, "dcp": Dcp, "dcp2": Dcp2, "safetensors": Safetensors, "sharded": Sharded, "accelerate": Accelerate,
-    "trainer": Trainer, "lightning": Lightning, "zero1": Zero1, "zero2": Zero2, "zero3": Zero3, "megatron": Megatron,
+    "torch": Torch, "dcp": Dcp, "dcp2": Dcp2, "fsdp": Fsdp, "safetensors": Safetensors, "sharded": Sharded,
+    "accelerate": Accelerate, "custom": Custom, "trainer": Trainer, "trainer2": Trainer2, "lightning": Lightning,
+    "lightning2": Lightning2, "zero1": Zero1, "zero2": Zero2, "zero3": Zero3, "megatron": Megatron,
 }

@@ -1,7 +1,7 @@
 """Writes checkpoints as a framework does, until it is killed: writers.py FORMAT DIR, or FORMAT,FORMAT… serve.
 
-As a server it takes `{"format": FORMAT, "write": DIR}` and answers the number of the process group that writes, and
-`{"reap": true}`, which is answered when none of its processes is left.
+As a server it takes `{"format": FORMAT, "write": DIR}` and answers the numbers of the process groups that write, one of
+each rank, and `{"reap": true}`, which is answered when none of their processes is left.
 """
 
 import os
@@ -23,8 +23,8 @@ def start(kind, folder):
 def handle(kinds, request):
     if "write" in request:
         ranks = start(kinds[request["format"]], request["write"])
-        os.close(ranks.answers)
-        return ranks.pid
+        ranks.answers.close()
+        return ranks.groups
     serve.reap()
     return True
 

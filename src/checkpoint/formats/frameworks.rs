@@ -6,7 +6,7 @@ use super::{dcp, deepspeed};
 use crate::folder::Folder;
 use crate::lack::{Lack, gaps};
 use crate::names::{is_numbered, step_of};
-use crate::{safetensors, zip};
+use crate::{safetensors, torch, zip};
 use text::pickle::{Value, read_hollow};
 
 pub(super) fn name(folder: &Folder<'_>) -> String {
@@ -16,10 +16,35 @@ pub(super) fn name(folder: &Folder<'_>) -> String {
 const INDEX: &str = "model.safetensors.index.json";
 const OLD_INDEX: &str = "pytorch_model.bin.index.json";
 /// Files that hold all weights, or those of an adapter.
-const WEIGHTS: &[&str] =
-    &["model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin"];
+const WEIGHTS: &[&str] = &[
+    "model.safetensors",
+    "pytorch_model.bin",
+    "adapter_model.safetensors",
+    "adapter_model.bin",
+    "pytorch_model_fsdp.bin",
+];
 /// The folder of sharded weights that FSDP writes below the Trainer and accelerate.
 const FSDP: &str = "pytorch_model_fsdp_0";
+/// Files of FSDP that each rank writes by itself (accelerate/utils/fsdp_utils.py, LOCAL_STATE_DICT and `use_dcp=False`):
+/// what comes before and after its number.
+const BY_RANK: &[(&str, &str)] = &[
+    ("pytorch_model_fsdp_rank", ".bin"),
+    ("pytorch_model_fsdp_0_rank", ".bin"),
+    ("optimizer_0_rank", ".bin"),
+];
+
+/// The parts that are missing of files that each rank writes by itself: the ranks of one kind have all kinds. None if
+/// there are no such files.
+fn by_rank(folder: &Folder<'_>) -> Option<Vec<Lack>> {
+    let of = |(before, after): &(&str, &str)| folder.numbers(before, after);
+    let kinds: Vec<Vec<u32>> = BY_RANK.iter().map(of).filter(|kind| !kind.is_empty()).collect();
+    let states = folder.numbers("random_states_", ".pkl");
+    let last = kinds.iter().chain([&states]).filter_map(|kind| kind.last()).max().copied()?;
+    if kinds.is_empty() {
+        return None;
+    }
+    Some(kinds.into_iter().flat_map(|kind| gaps(kind, last.saturating_add(1))).collect())
+}
 
 /// What the weights lack, in any form in which the Trainer and accelerate write them.
 fn weights(folder: &Folder<'_>) -> Vec<Lack> {
@@ -33,11 +58,14 @@ fn weights(folder: &Folder<'_>) -> Vec<Lack> {
     if !sharded.is_empty() {
         return sharded.iter().flat_map(dcp::lacks).collect();
     }
+    if let Some(lacks) = by_rank(folder) {
+        return lacks;
+    }
     if folder.has(INDEX) {
         return safetensors::lacks_of_index(folder, INDEX, safetensors::lack);
     }
     if folder.has(OLD_INDEX) {
-        return safetensors::lacks_of_index(folder, OLD_INDEX, zip::lack);
+        return safetensors::lacks_of_index(folder, OLD_INDEX, torch::lack);
     }
     match WEIGHTS.iter().any(|file| folder.has(file)) {
         // The companions are all files, these too.
@@ -78,7 +106,7 @@ pub(super) fn trainer(folder: &Folder<'_>) -> Vec<Lack> {
 }
 
 /// accelerate's `save_state` (checkpointing.py `save_accelerator_state`, 0.20 to 1.x): weights, optimizers, schedulers,
-/// samplers, scaler, and random_states_N.pkl of each process as the last.
+/// samplers, scaler, random_states_N.pkl of each process, and the objects that the program registered as the last.
 pub(super) fn is_accelerate(folder: &Folder<'_>) -> bool {
     let has_states = !folder.numbers("random_states_", ".pkl").is_empty();
     has_states || folder.has("optimizer.bin")
@@ -95,6 +123,17 @@ pub(super) fn accelerate(folder: &Folder<'_>) -> Vec<Lack> {
     once(lacks)
 }
 
+/// The files of accelerate that only another checkpoint of the same program lets miss: what it registered is written
+/// after all else, and ranks that write by themselves wait for nobody. `load_state` refuses another number of them.
+pub(super) fn last_of_accelerate(folder: &Folder<'_>) -> Vec<String> {
+    let is_one = |(before, after): &(&str, &str), name: &str| {
+        is_numbered(name.strip_suffix(after).unwrap_or_default(), before)
+    };
+    let registered = [("custom_checkpoint_", ".pkl")];
+    let all = || registered.iter().chain(BY_RANK);
+    folder.names(false, |name| all().any(|one| is_one(one, name)))
+}
+
 /// The step in a file of Lightning.
 pub(super) fn lightning_step(folder: &Folder<'_>, file: &str) -> Option<u64> {
     let bytes = zip::Zip::open(folder, file).ok()?.objects(zip::OBJECTS)?;
@@ -109,7 +148,7 @@ pub(super) fn lightning(folder: &Folder<'_>) -> Vec<Lack> {
     }
     let mut lacks = dcp::lacks(folder);
     lacks.extend(match folder.has("meta.pt") {
-        true => zip::lack(folder, "meta.pt"),
+        true => torch::lack(folder, "meta.pt"),
         false => Some(Lack::Missing("meta.pt".to_owned())),
     });
     lacks
@@ -138,7 +177,7 @@ pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
         for rank in &ranks {
             let Some(sub) = folder.sub(rank) else { continue };
             let files = sub.names(false, |name| name.ends_with(".pt"));
-            let of = |file: &String| zip::lack(&sub, file);
+            let of = |file: &String| torch::lack(&sub, file);
             lacks.extend(files.iter().filter_map(of));
             if files.is_empty() {
                 lacks.push(Lack::Missing(format!("{rank}/model_optim_rng.pt")));
@@ -156,7 +195,7 @@ pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
 
 fn distributed(folder: &Folder<'_>) -> Vec<Lack> {
     let mut lacks: Vec<Lack> = folder.json(CONFIG).err().into_iter().collect();
-    lacks.extend(zip::lack(folder, COMMON));
+    lacks.extend(torch::lack(folder, COMMON));
     let is_zarr = || {
         let backend = folder.json(CONFIG).ok()?.get("sharded_backend")?.as_str()?.to_owned();
         Some(backend == "zarr")
@@ -216,7 +255,7 @@ fn companions(folder: &Folder<'_>) -> Vec<Lack> {
         match end {
             "safetensors" => safetensors::lack(folder, &name),
             // Programs add pickles of their own.
-            "pt" | "pth" | "bin" | "pkl" => zip::lack(folder, &name)
+            "pt" | "pth" | "bin" | "pkl" => torch::lack(folder, &name)
                 .filter(|lack| !matches!(lack, Lack::Damaged(_) | Lack::NoEnd(_))),
             _ => None,
         }

@@ -5,8 +5,8 @@
 //! float, str, bytes, list, tuple and dict, in protocols 2 to 5 (Python's `pickletools.py`
 //! documents each opcode). torch writes its records with protocol 2.
 //!
-//! [`read_hollow`] reads pickles of objects as well: an object is the map of its fields, without a class, and what a
-//! function would give is nothing. Nothing is executed there either.
+//! [`read_hollow`] reads pickles of objects as well: an object is the map of its fields, without a class, a class is its
+//! name, and what a function would give is its arguments. Nothing is executed there either.
 
 mod tree;
 
@@ -141,23 +141,31 @@ pub fn read_hollow(bytes: &[u8]) -> Result<Tree<'_>, PickleFlaw> {
     run(bytes, true)
 }
 
+/// The first of several pickles that follow each other, and the number of its bytes. Reads objects as maps of their
+/// fields. None: the bytes end before it does.
+///
+/// # Errors
+/// The flaw that comes first.
+pub fn read_first(bytes: &[u8]) -> Result<Option<(Tree<'_>, usize)>, PickleFlaw> {
+    let mut machine = Machine::new(bytes, true);
+    match machine.run() {
+        Ok(root) => {
+            let end = machine.at;
+            Ok(Some((machine.tree(root), end)))
+        }
+        Err(PickleFlaw::Cut { .. }) if machine.is_at_end => Ok(None),
+        Err(flaw) => Err(flaw),
+    }
+}
+
 fn run(bytes: &[u8], is_hollow: bool) -> Result<Tree<'_>, PickleFlaw> {
-    let mut machine = Machine {
-        is_hollow,
-        bytes,
-        at: 0,
-        nodes: Nodes::default(),
-        stack: Vec::new(),
-        marks: Vec::new(),
-        memo: HashMap::new(),
-        memoized: 0,
-    };
+    let mut machine = Machine::new(bytes, is_hollow);
     let root = machine.run()?;
     let end = machine.at;
     if end < bytes.len() {
         return Err(PickleFlaw::More { offset: end });
     }
-    Ok(Tree::new(machine.nodes, root))
+    Ok(machine.tree(root))
 }
 
 struct Machine<'a> {
@@ -172,11 +180,34 @@ struct Machine<'a> {
     memo: HashMap<u32, NodeId>,
     /// The number that MEMOIZE assigns next.
     memoized: u32,
+    /// What the pickle names instead of holding it.
+    persistent: Vec<NodeId>,
+    /// The bytes ended within an instruction.
+    is_at_end: bool,
 }
 
 type Step<T> = Result<T, PickleFlaw>;
 
 impl<'a> Machine<'a> {
+    fn new(bytes: &'a [u8], is_hollow: bool) -> Machine<'a> {
+        Machine {
+            is_hollow,
+            bytes,
+            at: 0,
+            nodes: Nodes::default(),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+            memoized: 0,
+            persistent: Vec::new(),
+            is_at_end: false,
+        }
+    }
+
+    fn tree(self, root: NodeId) -> Tree<'a> {
+        Tree::new(self.nodes, root).with_persistent(self.persistent)
+    }
+
     fn run(&mut self) -> Step<NodeId> {
         loop {
             if let Some(root) = self.step(self.at)? {
@@ -302,18 +333,17 @@ impl<'a> Machine<'a> {
         let made = match opcode {
             // GLOBAL and INST name a class by two lines.
             b'c' | b'i' => {
-                for _ in 0..2 {
-                    while self.byte()? != b'\n' {}
-                }
+                self.line()?;
+                let name = self.line()?;
                 if opcode == b'i' {
                     self.above_mark()?;
                     Node::Map(Vec::new())
                 } else {
-                    Node::None
+                    bytes(name)
                 }
             }
             b'P' => {
-                while self.byte()? != b'\n' {}
+                self.line()?;
                 Node::None
             }
             // EXT1, EXT2, EXT4
@@ -321,13 +351,16 @@ impl<'a> Machine<'a> {
                 self.take(1 << (opcode - 0x82))?;
                 Node::None
             }
+            // A class is its name, without that of its module.
             0x93 => {
-                let from = self.floor_above(2)?;
-                self.stack.truncate(from);
-                Node::None
+                let name = self.pop()?;
+                self.pop()?;
+                self.stack.push(name);
+                return Ok(());
             }
             b'Q' => {
-                self.pop()?;
+                let named = self.pop()?;
+                self.persistent.push(named);
                 Node::None
             }
             // The arguments of a call stay: `torch.Size((2, 3))` is the list of them.
@@ -426,8 +459,20 @@ impl<'a> Machine<'a> {
                 self.at += count;
                 Ok(taken)
             }
-            None => Err(PickleFlaw::Cut { offset: self.at }),
+            None => {
+                self.is_at_end = true;
+                Err(PickleFlaw::Cut { offset: self.at })
+            }
         }
+    }
+
+    /// The bytes up to the end of the line, without it.
+    fn line(&mut self) -> Step<&'a [u8]> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let length = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+        let line = self.take(length)?;
+        self.byte()?;
+        Ok(line)
     }
 
     /// Bytes behind their length, which takes 1, 4 or 8 bytes.

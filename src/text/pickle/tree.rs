@@ -96,12 +96,23 @@ pub struct Tree<'a> {
     /// Number of values that may still be given. A list that holds itself, or that a thousand lists hold, is short in
     /// a file and endless for a reader that walks it.
     visits: Cell<u32>,
+    /// What a pickle names instead of holding it, in its order.
+    persistent: Vec<NodeId>,
 }
 
 impl<'a> Tree<'a> {
     pub fn new(mut nodes: Nodes<'a>, root: NodeId) -> Tree<'a> {
         nodes.leave_keys_once();
-        Tree { nodes, root, visits: Cell::new(MOST_VISITS) }
+        Tree { nodes, root, visits: Cell::new(MOST_VISITS), persistent: Vec::new() }
+    }
+
+    pub(super) fn with_persistent(self, persistent: Vec<NodeId>) -> Tree<'a> {
+        Tree { persistent, ..self }
+    }
+
+    /// What the pickle names instead of holding it, in its order: the storages of torch.save.
+    pub fn persistent(&self) -> impl Iterator<Item = Value<'_, 'a>> {
+        self.persistent.iter().map_while(move |id| self.root().at(*id))
     }
 
     /// Reads JSON. serde_json refuses values that are nested deeper than 128.
