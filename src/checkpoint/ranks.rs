@@ -1,7 +1,7 @@
 //! The files of single ranks in a checkpoint: which are here, and which are missing.
 //!
-//! On storage of its own a node has only what its own ranks wrote: transformers and accelerate with `save_on_each_node`,
-//! DeepSpeed with `use_node_local_storage`. Each rank then loads its own files, and no others.
+//! On storage of its own a node has only what its own ranks wrote: accelerate with `save_on_each_node`, DeepSpeed with
+//! `use_node_local_storage`. Each rank then loads its own files, and no others.
 
 use std::collections::BTreeSet;
 
