@@ -72,16 +72,15 @@ fn storages<'t>(tree: &'t Tree<'_>) -> BTreeMap<&'t str, Option<u64>> {
 
 /// The storages that data.pkl names, each in its record.
 fn records(zip: &mut Zip) -> Result<(), Lack> {
-    let missing = |record: String| Lack::Record { file: zip.name().to_owned(), record };
-    let has: BTreeMap<&str, u64> = zip.records().collect();
-    let is_own = |name: &&str| OWN.contains(name) || name.starts_with(".data/");
-    if !has.contains_key("data.pkl") {
-        // Programs have archives of their own, such as those of torch.package.
-        return if has.keys().all(is_own) { Err(missing("data.pkl".to_owned())) } else { Ok(()) };
-    }
     let file = zip.name().to_owned();
     let has: BTreeMap<String, u64> =
-        has.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect();
+        zip.records().map(|(name, bytes)| (name.to_owned(), bytes)).collect();
+    let is_own = |name: &String| OWN.contains(&name.as_str()) || name.starts_with(".data/");
+    if !has.contains_key("data.pkl") {
+        // Programs have archives of their own, such as those of torch.package.
+        let record = "data.pkl".to_owned();
+        return if has.keys().all(is_own) { Err(Lack::Record { file, record }) } else { Ok(()) };
+    }
     let Some(pickle) = zip.objects(OBJECTS) else { return Ok(()) };
     let Ok(tree) = read_hollow(&pickle) else { return Ok(()) };
     for (key, needs) in storages(&tree) {
@@ -104,73 +103,59 @@ fn pickled(parts: &mut Parts) -> Result<(), Lack> {
     loop {
         let count = most.min(parts.bytes);
         let bytes = parts.at(0, usize::try_from(count).unwrap_or(usize::MAX))?;
-        let needs =
-            match bytes.get(..32).unwrap_or(&bytes).windows(MAGIC.len()).any(|at| at == MAGIC) {
-                true => end_of_storages(&bytes),
-                false => end_of_first(&bytes, 1),
-            };
+        let is_older = bytes.get(..32).unwrap_or(&bytes).windows(MAGIC.len()).any(|at| at == MAGIC);
+        let end = match is_older {
+            true => end_of_storages(&bytes),
+            false => next(&bytes, 0).map(|(_, end)| end),
+        };
         let name = parts.name().to_owned();
-        return match needs {
-            End::At(needs) if parts.bytes < needs => {
+        return match end {
+            Ok(needs) if parts.bytes < needs => {
                 Err(Lack::Short { file: name, has: parts.bytes, needs })
             }
-            End::At(_) => Ok(()),
-            End::Beyond if count == parts.bytes => Err(Lack::Cut(name)),
-            End::Beyond if most < OBJECTS => {
+            Ok(_) => Ok(()),
+            Err(NoEnd::Beyond) if count == parts.bytes => Err(Lack::Cut(name)),
+            Err(NoEnd::Beyond) if most < OBJECTS => {
                 most *= 8;
                 continue;
             }
-            End::Beyond | End::Unknown => Err(Lack::NoEnd(name)),
+            Err(NoEnd::Beyond | NoEnd::Unknown) => Err(Lack::NoEnd(name)),
         };
     }
 }
 
-/// The place where a file ends.
-enum End {
-    At(u64),
-    /// Behind the bytes that were read.
+/// Why the place where a file ends is not known.
+enum NoEnd {
+    /// It is behind the bytes that were read.
     Beyond,
     Unknown,
 }
 
-/// The end of so many pickles.
-fn end_of_first(bytes: &[u8], count: usize) -> End {
-    let mut at = 0;
-    for _ in 0..count {
-        match read_first(bytes.get(at..).unwrap_or_default()) {
-            Ok(Some((_, length))) => at += length,
-            Ok(None) => return End::Beyond,
-            Err(_) => return End::Unknown,
+/// The pickle at `at`, and its end.
+fn next(bytes: &[u8], at: u64) -> Result<(Tree<'_>, u64), NoEnd> {
+    let rest = usize::try_from(at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
+    match read_first(rest) {
+        Ok(Some((tree, length))) => {
+            let end = u64::try_from(length).ok().and_then(|length| at.checked_add(length));
+            end.map(|end| (tree, end)).ok_or(NoEnd::Unknown)
         }
+        Ok(None) => Err(NoEnd::Beyond),
+        Err(_) => Err(NoEnd::Unknown),
     }
-    u64::try_from(at).map_or(End::Unknown, End::At)
 }
 
 /// The end of the storages behind the number, the protocol, the platform, the objects and the keys.
-fn end_of_storages(bytes: &[u8]) -> End {
-    let objects = match end_of_first(bytes, 3) {
-        End::At(objects) => objects,
-        other => return other,
-    };
-    let rest =
-        |at: u64| usize::try_from(at).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
-    let (tree, length) = match read_first(rest(objects)) {
-        Ok(Some(read)) => read,
-        Ok(None) => return End::Beyond,
-        Err(_) => return End::Unknown,
-    };
-    let at = objects + u64::try_from(length).unwrap_or(u64::MAX);
-    let (keys, length) = match read_first(rest(at)) {
-        Ok(Some(read)) => read,
-        Ok(None) => return End::Beyond,
-        Err(_) => return End::Unknown,
-    };
-    let at = at + u64::try_from(length).unwrap_or(u64::MAX);
-    let storages = storages(&tree);
-    let Some(keys) = keys.root().list() else { return End::Unknown };
-    let end = keys.map(|key| *storages.get(key.text()?)?).try_fold(at, |at, bytes| {
-        // Each is behind the number of its elements, of 8 bytes.
-        at.checked_add(8)?.checked_add(bytes?)
-    });
-    end.map_or(End::Unknown, End::At)
+fn end_of_storages(bytes: &[u8]) -> Result<u64, NoEnd> {
+    let mut at = 0;
+    for _ in 0..3 {
+        (_, at) = next(bytes, at)?;
+    }
+    let (objects, at) = next(bytes, at)?;
+    let (keys, at) = next(bytes, at)?;
+    let storages = storages(&objects);
+    let mut sizes =
+        keys.root().list().ok_or(NoEnd::Unknown)?.map(|key| *storages.get(key.text()?)?);
+    // Each is behind the number of its elements, of 8 bytes.
+    let end = sizes.try_fold(at, |at, bytes| at.checked_add(8)?.checked_add(bytes?));
+    end.ok_or(NoEnd::Unknown)
 }
