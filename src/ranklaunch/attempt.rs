@@ -21,7 +21,6 @@ use super::live_diagnosis::{LiveDiagnosis, explained, known_end};
 use super::narrate::Narrator;
 use super::node_evidence::NodeEvidence;
 use super::node_questions::Nodes;
-use super::saves::Saves;
 use super::scratch::Scratch;
 use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
 use super::status_feed::run_status;
@@ -322,10 +321,7 @@ impl Attempt {
                 Notice::EngineStarted { pid } => oom.began_engine(*pid),
                 Notice::KilledIn { pid, group } => oom.killed_in(*pid, group),
                 Notice::Killing { why: KillReason::Grace } => last_places::say(context, &running),
-                Notice::Stopping { .. } => {
-                    oom.note(&context.host);
-                    context.saves.iter().for_each(Saves::look);
-                }
+                Notice::Stopping { .. } => oom.note(&context.host),
                 _ => {}
             }
             companions.hear(&notice);

@@ -105,7 +105,7 @@ impl Saves {
     }
 
     /// Begins a look at the folder.
-    pub(super) fn look(&self) {
+    fn look(&self) {
         let number = {
             let mut state = self.state();
             state.begun += 1;
