@@ -153,7 +153,7 @@ pub fn goodput(lives: &[Life<'_>], standstills: &[(Millis, Millis)]) -> Option<M
 
 /// The steps that were reported after `saved`, the time of the last checkpoint, in all attempts; without a checkpoint all
 /// steps. None where they are not known: a counter that starts over counts no job, and a share alone has no steps.
-pub(crate) fn after(attempts: &[Steps], saved: Option<Millis>) -> Option<u64> {
+pub(crate) fn steps_after(attempts: &[Steps], saved: Option<Millis>) -> Option<u64> {
     let last = attempts.iter().rfind(|steps| !steps.reports.is_empty())?;
     let same: Vec<&Steps> = attempts.iter().filter(|steps| steps.total == last.total).collect();
     if same.iter().any(|steps| steps.starts_over) {
@@ -288,18 +288,18 @@ mod tests {
             (Some(50_000), 0),
             (None, 90),
         ] {
-            assert_eq!(after(&all[..1], saved), Some(lost), "{saved:?}");
+            assert_eq!(steps_after(&all[..1], saved), Some(lost), "{saved:?}");
         }
         // Saved in the first attempt, from which the second one went on.
         for (saved, lost) in [(Some(2000), 30), (Some(22_000), 10), (Some(9000), 0), (None, 50)] {
-            assert_eq!(after(&all, saved), Some(lost), "{saved:?}");
+            assert_eq!(steps_after(&all, saved), Some(lost), "{saved:?}");
         }
         let epochs = steps(&[(1000, 0.1), (3000, 1.0), (4000, 0.1)]);
-        assert_eq!(after(&[first, epochs], Some(2000)), None, "the counter starts over");
+        assert_eq!(steps_after(&[first, epochs], Some(2000)), None, "the counter starts over");
         let mut share = Steps::default();
         share.note(None, Report { at: 1000, done: Some(0.5) });
-        assert_eq!(after(&[share], Some(10)), None, "no counter");
-        assert_eq!(after(&[], None), None);
+        assert_eq!(steps_after(&[share], Some(10)), None, "no counter");
+        assert_eq!(steps_after(&[], None), None);
     }
 
     #[test]

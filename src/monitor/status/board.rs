@@ -12,7 +12,7 @@ use super::{
     RankState, RankStatus, RunStatus, SlowStatus, StandstillStatus,
 };
 use crate::held;
-use crate::steps::{Life, Report, Steps, after, goodput};
+use crate::steps::{Life, Report, Steps, goodput, steps_after};
 use crate::watch::{Reported, Sample, SlowNews, StepReports};
 use linux::deadline::millis;
 use text::lang::Text;
@@ -176,7 +176,7 @@ impl StatusBoard {
         let now = Instant::now();
         state.read_steps(now);
         let now = state.ms_of(now);
-        after(&state.steps, age.map(|age| now.saturating_sub(millis(age))))
+        steps_after(&state.steps, age.map(|age| now.saturating_sub(millis(age))))
     }
 
     /// Sets the source from which the logs of the attempt are read from now on.
