@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use harness::chance::Chance;
+use harness::report::checkpoints;
 use harness::skipped;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -11,7 +12,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::judge::{bytes, survey};
+use crate::judge::bytes;
 use crate::servers::Server;
 
 /// Time limit for the first file of a writer, which comes after its imports, and for the first three checkpoints.
@@ -79,7 +80,7 @@ pub(crate) fn window(writer: &mut Server, format: &str, folder: &Path) -> Durati
     let begun = Instant::now();
     let count =
         |seen: &Value| seen.get("checkpoints").and_then(Value::as_array).map_or(0, Vec::len);
-    while count(&survey(folder)) < 3 {
+    while count(&checkpoints(folder)) < 3 {
         assert!(begun.elapsed() < FIRST && !writing.is_over(), "{format} writes no third one");
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use harness::executable;
+use harness::report::checkpoints;
 use serde_json::{Value, json};
 
 use crate::servers::Server;
@@ -66,18 +65,6 @@ impl Tally {
     }
 }
 
-/// What `ranklaunch checkpoint` says.
-pub(crate) fn survey(folder: &Path) -> Value {
-    let output = Command::new(executable())
-        .arg("checkpoint")
-        .arg(folder)
-        .args(["--format", "json"])
-        .output()
-        .expect("it starts");
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).expect("it prints JSON")
-}
-
 /// Bytes of all files below the folder.
 pub(crate) fn bytes(folder: &Path) -> u64 {
     let Ok(entries) = folder.read_dir() else { return 0 };
@@ -92,11 +79,11 @@ fn text<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
     value.get(key).and_then(Value::as_str)
 }
 
-/// Whether there is a file with a name of its own: a temporary one (`.tmp…`) says nothing about its format.
+/// Whether there is a file with a name of its own: safetensors writes into `.tmp…`, which says nothing about its format.
 fn has_begun(path: &Path) -> bool {
     let Ok(entries) = path.read_dir() else { return path.is_file() };
     let has_begun = |entry: std::fs::DirEntry| {
-        let is_temporary = entry.file_name().to_string_lossy().starts_with('.');
+        let is_temporary = entry.file_name().to_string_lossy().starts_with(".tmp");
         let is_full = |of: std::fs::Metadata| of.is_file() && of.len() > 0;
         !is_temporary && (entry.metadata().is_ok_and(is_full) || bytes(&entry.path()) > 0)
     };
@@ -106,7 +93,7 @@ fn has_begun(path: &Path) -> bool {
 /// Compares what is chosen with what loads.
 pub(crate) fn judge(loader: &mut Server, format: &str, folder: &Path, tally: &mut Tally) {
     tally.rounds += 1;
-    let seen = survey(folder);
+    let seen = checkpoints(folder);
     let tried = loader.ask(&json!({ "format": format, "folder": folder }));
     let tried = tried.as_array().expect("a list");
     let loads = tried.iter().find(|one| one.get("step").is_some());

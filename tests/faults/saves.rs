@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use harness::chance::Chance;
+use harness::report::checkpoints;
 use harness::{
-    Ended, Launcher, Running, executable, free_port, modules, program, python, run_args, wait_until,
+    Ended, Launcher, Running, free_port, modules, program, python, run_args, wait_until,
 };
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
@@ -291,9 +292,7 @@ impl Stop {
 
 /// The newest whole checkpoint below the folder, as `ranklaunch checkpoint` tells.
 fn newest(folder: &Path) -> Option<String> {
-    let mut command = std::process::Command::new(executable());
-    let output = command.arg("checkpoint").arg(folder).args(["--format", "json"]).output();
-    let seen: Value = serde_json::from_slice(&output.expect("it starts").stdout).expect("JSON");
+    let seen = checkpoints(folder);
     let newest = Path::new(seen["newest"].as_str()?).file_name()?;
     Some(newest.to_string_lossy().into_owned())
 }

@@ -1,6 +1,19 @@
-//! The output of `check --format json`.
+//! The output of `check --format json` and of `checkpoint --format json`.
+
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
+
+use crate::executable;
+
+/// What `ranklaunch checkpoint` says of a folder.
+pub fn checkpoints(folder: &Path) -> Value {
+    let mut command = Command::new(executable());
+    let output = command.arg("checkpoint").arg(folder).args(["--format", "json"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
 
 /// One check of a report.
 #[derive(Debug)]
