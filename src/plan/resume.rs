@@ -5,6 +5,7 @@
 //! nothing is started.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use crate::variables::overrides;
@@ -121,15 +122,30 @@ pub(crate) fn settle(plan: &mut Plan, resume: Option<&Resume>, left: &[String]) 
     plan.decisions.extend(left_out(left, resume, &source.unwrap_or_default()));
 }
 
-/// Refuses a placeholder of a checkpoint that can never have a value, wherever it stands. `settings` and `program` have
-/// their other placeholders replaced.
-pub(crate) fn check_folder(settings: &Settings, program: &Program) -> Result<(), Refusal> {
-    if settings.checkpoint_dir.is_some() {
-        return Ok(());
+/// Refuses a placeholder of a checkpoint that can never have a value, wherever it stands, and one in the middle of a text
+/// that would have to be left out whole. `settings` and `program` have their other placeholders replaced.
+pub(crate) fn check_names(settings: &Settings, program: &Program) -> Result<(), Refusal> {
+    if settings.checkpoint_dir.is_none() {
+        let found = naming(settings, program, |_, _| true);
+        return found.map_or(Ok(()), |found| Err(no_folder(found)));
     }
+    // A checkpoint that is required always has a path, and perhaps no step.
+    let is_required = settings.checkpoint_missing.value == WithoutCheckpoint::Refuse;
+    let has_value = |name: &str| is_required && name == Placeholder::Checkpoint.name();
+    let is_text = |word: &OsStr| word.as_bytes().iter().any(u8::is_ascii_whitespace);
+    let found = naming(settings, program, |word, name| is_text(word) && !has_value(name));
+    found.map_or(Ok(()), |found| Err(in_a_text(found)))
+}
+
+/// The first place that names a placeholder of a checkpoint in such a word, in words, and the name.
+fn naming(
+    settings: &Settings,
+    program: &Program,
+    counts: impl Fn(&OsStr, &str) -> bool,
+) -> Option<(Text, &'static str)> {
     let named = |word: &OsStr| {
         let names = values(None).map(|(placeholder, _)| placeholder.name());
-        names.into_iter().find(|name| placeholders::mentions(word, name))
+        names.into_iter().find(|name| placeholders::mentions(word, name) && counts(word, name))
     };
     let arguments = |words: &[OsString]| {
         let (at, name) =
@@ -158,11 +174,11 @@ pub(crate) fn check_folder(settings: &Settings, program: &Program) -> Result<(),
             text!("the variable {variable} [{source}]", "环境变量 {variable} [{source}] 的值");
         Some((place, name))
     };
-    let Some((Text { en, zh }, name)) = in_program().or_else(in_engine).or_else(in_variables)
-    else {
-        return Ok(());
-    };
-    Err(Refusal::new(
+    in_program().or_else(in_engine).or_else(in_variables)
+}
+
+fn no_folder((Text { en, zh }, name): (Text, &str)) -> Refusal {
+    Refusal::new(
         Id::CheckpointFolder,
         text!(
             "{en} names {{{name}}}, but no folder of checkpoints is set",
@@ -172,7 +188,21 @@ pub(crate) fn check_folder(settings: &Settings, program: &Program) -> Result<(),
             "--checkpoint-dir DIR, or [checkpoint] dir in the profile; {{{{{name}}}}} passes {{{name}}} on unchanged",
             "请设置 --checkpoint-dir DIR 或配置文件的 [checkpoint] dir；{{{{{name}}}}} 会原样传递 {{{name}}}"
         ),
-    ))
+    )
+}
+
+fn in_a_text((Text { en, zh }, name): (Text, &str)) -> Refusal {
+    Refusal::new(
+        Id::CheckpointText,
+        text!(
+            "{en} names {{{name}}} in the middle of a text, all of which would be left out where there is no checkpoint",
+            "{zh}在一段文本中使用了 {{{name}}}；没有检查点时，整段文本都会被去掉"
+        ),
+        text!(
+            r#"a script uses ${{RANKLAUNCH_RESUME_FROM:+--resume "$RANKLAUNCH_RESUME_FROM"}} instead; --checkpoint-missing refuse allows the text, since there is always a checkpoint then"#,
+            r#"脚本中请改用 ${{RANKLAUNCH_RESUME_FROM:+--resume "$RANKLAUNCH_RESUME_FROM"}}；设置 --checkpoint-missing refuse 时必定有检查点，可以这样写"#
+        ),
+    )
 }
 
 /// The refusal of a folder that cannot be read: a start from the beginning could overwrite what it holds.

@@ -157,7 +157,7 @@ pub(super) fn plan_for(
     notes.warnings.extend(placeholders::unknown_in(&arguments, names));
     let program = placeholders::replace_in_program(&program, &placeholders);
     let settings = &*with_values(settings, &placeholders);
-    resume::check_folder(settings, &program)?;
+    resume::check_names(settings, &program)?;
     let variables = Variables::new(settings, facts);
     let (ulysses_size, ring_size) = written_sizes(settings, &layout, world, &program)?;
     let layout = Layout { ulysses_size, ring_size, ..layout };

@@ -256,6 +256,7 @@ ids! {
     Checkpoint("Checkpoints", "检查点") {
         CheckpointInput = "checkpoint.input": [Refuses(Usage)],
         CheckpointFolder = "checkpoint.folder": [Refuses(Usage)],
+        CheckpointText = "checkpoint.text": [Refuses(Usage)],
         CheckpointAlone = "checkpoint.alone": [Refuses(Usage)],
         CheckpointUnread = "checkpoint.unread": [Refuses(Limit)],
         CheckpointMissing = "checkpoint.missing": [Refuses(Usage), Warns],

@@ -15,7 +15,7 @@ use harness::cloud::{
 };
 use linux::host::Host;
 use monitor::notice::{NoticeWatch, StopNotice};
-use settings::{NoticeMode, NoticeSource};
+use settings::{NoticeMode, NoticeSource, Sourced};
 use text::lang::Text;
 use time::OffsetDateTime;
 use time::format_description::well_known::{Rfc2822, Rfc3339};
@@ -35,7 +35,7 @@ fn watch(mode: &NoticeMode, lead: Duration) -> Ears {
     let watch = NoticeWatch::start(
         &Host::live(),
         mode,
-        lead,
+        &Sourced::default_value(lead),
         move |notice| drop(tell.send(notice)),
         move |text| drop(remark.send(text)),
     );

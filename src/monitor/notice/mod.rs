@@ -26,7 +26,7 @@ use clouds::{CLOUDS, Cloud, Conversation, Heard};
 use files::FileWatch;
 use linux::host::Host;
 use linux::sys::{self, PollFd, PollFlags};
-use settings::{NoticeMode, NoticeSource};
+use settings::{NoticeMode, NoticeSource, Source, Sourced};
 use text::lang::{Text, cause};
 use text::text;
 
@@ -40,6 +40,8 @@ const FILE_PAUSE: Duration = Duration::from_secs(1);
 const CLOCK_PAUSE: Duration = Duration::from_secs(30);
 /// The nice value of a thread.
 const LOWEST: i32 = 19;
+/// The share of a job's time that the default lead may take: a job of one minute is to do some work before it is told.
+const SHARE_OF_JOB: u32 = 10;
 
 /// Word that this node or job ends soon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,12 +149,12 @@ struct Ears {
 }
 
 impl NoticeWatch {
-    /// Begins to watch. `lead`: the time before an end that is known long before, at which it is told. `tell` and `remark`
-    /// are called from other threads.
+    /// Begins to watch. `lead`: the time before an end that is known long before, at which it is told; unless somebody set
+    /// it, a short Slurm job is told later. `tell` and `remark` are called from other threads.
     pub fn start(
         host: &Host,
         mode: &NoticeMode,
-        lead: Duration,
+        lead: &Sourced<Duration>,
         tell: impl Fn(StopNotice) + Send + Sync + 'static,
         remark: impl Fn(Text) + Send + Sync + 'static,
     ) -> NoticeWatch {
@@ -178,6 +180,7 @@ impl NoticeWatch {
                 NoticeSource::Slurm => match &job_end {
                     Some((JobEnd::At(at), _)) => {
                         let at = *at;
+                        let lead = lead_of_job(lead, at, now);
                         watch.spawn(source, lead, ears.clone(), move |now| {
                             slurm_look(at, lead, now)
                         });
@@ -191,7 +194,7 @@ impl NoticeWatch {
                 },
                 NoticeSource::File(path) => {
                     let mut file = FileWatch::new(host, path);
-                    watch.spawn(source, lead, ears.clone(), move |_| Look {
+                    watch.spawn(source, lead.value, ears.clone(), move |_| Look {
                         heard: Heard { ends: file.look().into_iter().collect(), failure: None },
                         pause: FILE_PAUSE,
                     });
@@ -203,7 +206,7 @@ impl NoticeWatch {
                 | NoticeSource::Alibaba => match of_this_machine(host, &source) {
                     Ok(cloud) => {
                         let mut conversation = Conversation::new(cloud);
-                        watch.spawn(source, lead, ears.clone(), move |now| Look {
+                        watch.spawn(source, lead.value, ears.clone(), move |now| Look {
                             heard: conversation.look(now),
                             pause: CLOUD_PAUSE,
                         });
@@ -276,6 +279,15 @@ fn turn<L: FnMut(SystemTime) -> Look>(
     }
     let _ = sys::poll(&mut ended, Some(pause));
     !ended[0].revents().is_empty()
+}
+
+/// The lead of a Slurm job that ends `at` this time. One that a person set is kept.
+fn lead_of_job(lead: &Sourced<Duration>, at: SystemTime, now: SystemTime) -> Duration {
+    let left = at.duration_since(now).unwrap_or_default();
+    match lead.source {
+        Source::Default => lead.value.min(left / SHARE_OF_JOB),
+        _ => lead.value,
+    }
 }
 
 /// A look at the clock.

@@ -46,7 +46,7 @@ fn started(
     let watch = NoticeWatch::start(
         host,
         mode,
-        lead,
+        &Sourced::new(lead, Source::Flag("notice-lead".to_owned())),
         move |notice| drop(tell.send(notice)),
         move |text| drop(remark.send(text)),
     );
@@ -103,6 +103,17 @@ proptest! {
         let first = clock.iter().position(|now| now + LEAD.as_secs() >= when);
         let expected: Vec<bool> = (0..clock.len()).map(|turn| Some(turn) == first).collect();
         prop_assert_eq!(told, expected);
+    }
+
+    /// A job of any length has most of its time before it is told, unless somebody asked for more.
+    #[test]
+    fn default_lead_leaves_a_job_its_time(lead in 1_u64..4000, now in 0_u64..100_000, left in 1_u64..100_000) {
+        let set = Duration::from_secs(lead);
+        let given = lead_of_job(&Sourced::default_value(set), at(now + left), at(now));
+        prop_assert!(given <= set && given.as_secs_f64() * 10.0 <= left as f64);
+        prop_assert!(given == set || left < 10 * lead);
+        let stated = Sourced::new(set, Source::Flag("notice-lead".to_owned()));
+        prop_assert_eq!(lead_of_job(&stated, at(now + left), at(now)), set);
     }
 
     /// A pause ends by the moment of the notice, and looks at the clock at least twice a minute.

@@ -55,7 +55,7 @@ fn everywhere() -> Settings {
     settings.engine_args = words.map(str::to_owned).to_vec();
     settings.env = vec![
         by_flag("FROM", "{checkpoint}"),
-        set("STEP", "at {checkpoint_step}", profile(4)),
+        set("STEP", "at-{checkpoint_step}", profile(4)),
         by_flag("LITERAL", "{{checkpoint}}"),
     ];
     settings
@@ -70,7 +70,7 @@ fn one_rule_holds_for_arguments_engine_and_variables() {
             Some(at(Some(7))),
             &["-v", "--from", "/saved/one", "--step=7", "{checkpoint}"][..],
             Some("/saved/one"),
-            Some("at 7"),
+            Some("at-7"),
             None,
         ),
         (
@@ -173,6 +173,46 @@ fn missing_folder_is_refused_wherever_a_placeholder_stands() {
     settings.env.push(by_flag("FROM", "here"));
     let plan = plan(&settings, &facts(1)).expect("no placeholder");
     assert_eq!(launched(&plan, None).program.args(), strings(&["{checkpoint}"]));
+}
+
+/// A text cannot lose a word of its middle, and would be lost whole.
+#[test]
+fn text_that_names_a_checkpoint_is_refused_before_the_start() {
+    let scripts = [
+        "python train.py --resume {checkpoint}",
+        "{checkpoint} ",
+        "a\n--step={checkpoint_step}",
+        "cp -r {{checkpoint}} {checkpoint}\t/tmp",
+    ];
+    let program = |text: &str| settings(&["-c", text]);
+    let engine = |text: &str| Settings { engine_args: vec![text.into()], ..settings(&[]) };
+    let variable =
+        |text: &str| Settings { env: vec![by_flag("OPTIONS", text)], ..settings(&[]) };
+    let planned = |settings: Settings, missing, steps: &[Option<u64>]| {
+        let (mut settings, node) = with_folder(settings, steps);
+        settings.checkpoint_missing.value = missing;
+        plan(&settings, &node)
+    };
+    for script in scripts {
+        for (place, of) in [
+            ("the argument", &program as &dyn Fn(&str) -> Settings),
+            ("the argument", &engine),
+            ("the variable OPTIONS [--env]", &variable),
+        ] {
+            for steps in [&[][..], &[Some(3)]] {
+                let refusal = planned(of(script), WithoutCheckpoint::Omit, steps).expect_err(script);
+                assert_eq!(refusal.id, Id::CheckpointText, "{script}");
+                assert!(refusal.text.en.starts_with(place), "{}", refusal.text.en);
+                assert!(refusal.hint.en.contains("${RANKLAUNCH_RESUME_FROM:+"), "{script}");
+            }
+            let required = planned(of(script), WithoutCheckpoint::Refuse, &[Some(3)]);
+            // A checkpoint may have no step.
+            assert_eq!(required.is_err(), script.contains("_step"), "{script}");
+        }
+    }
+    for word in ["{{checkpoint}} is a word", "--from={checkpoint}", "{checkpoint}"] {
+        planned(program(word), WithoutCheckpoint::Omit, &[]).expect(word);
+    }
 }
 
 /// The other nodes may have the rest, and the nodes refuse together if they have not.

@@ -166,7 +166,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("checkpoint_format", "只考虑该格式的检查点 [默认：auto]"),
     (
         "checkpoint_missing",
-        "没有检查点时：omit（去掉引用它的参数）或 refuse（拒绝启动） [默认：omit]",
+        "没有检查点时：omit（去掉引用它的参数和变量）或 refuse（拒绝启动） [默认：omit]",
     ),
     (
         "max_restarts_without_progress",

@@ -174,8 +174,8 @@ pub struct Options {
     /// The only format of checkpoints that counts [default: auto]
     #[arg(long, value_name = "FORMAT", help_heading = RESTARTS)]
     pub checkpoint_format: Option<OsString>,
-    /// Where there is no checkpoint: omit leaves out the arguments that name it, refuse starts nothing
-    /// [default: omit]
+    /// Where there is no checkpoint: omit leaves out the words and variables that name it, refuse
+    /// starts nothing [default: omit]
     #[arg(long, value_name = "WHAT", help_heading = RESTARTS)]
     pub checkpoint_missing: Option<OsString>,
     /// End the job with code 93 after so many attempts in a row without a newer checkpoint

@@ -1,5 +1,6 @@
 """Slurm: how it starts, signals and ends jobs."""
 
+import datetime
 import os
 import re
 import signal
@@ -229,9 +230,55 @@ def term_to_torchrun(bench):
     return 0
 
 
-@case("slurm", "the time limit lets the ranks save", 143, seconds=75)
+def told_of_end(bench, options):
+    """The ranks of two nodes are told before the time limit of one minute, save, and the job ends before it."""
+    job = submit(bench, step("until", "never", options=options), "-N2", "--time=1")
+    slurm.ended(job, 200)
+    wait_for(lambda: len(bench.records()) == 2, 30, "two records")
+    expect(slurm.state(job) == "FAILED", f"{slurm.state(job)}: not ended before its limit")
+    bench.wait(*files("saved", 4), seconds=1)
+    bench.signals("term", 4, 1)
+    bench.verdicts(2, id="stopped.notice", code=143)
+    sources = [record["notice"]["source"] for record in bench.records()]
+    expect(sources == ["slurm"] * 2, f"{sources}")
+    bench.nothing_is_left()
+    return bench.records()[0]["exit_code"]
+
+
+def left_at_notice(bench):
+    """Seconds from the notice to the deadline, on each node."""
+    time = lambda notice, key: datetime.datetime.fromisoformat(notice[key].replace("Z", "+00:00"))
+    notices = [record["notice"] for record in bench.records()]
+    return [(time(notice, "deadline") - time(notice, "heard")).total_seconds() for notice in notices]
+
+
+@case("slurm", "the end of a short job is told when most of its time is over", 143, seconds=75)
+def end_of_time(bench):
+    code = told_of_end(bench, "--nproc-per-node 2")
+    expect(max(left_at_notice(bench)) <= 6, f"{left_at_notice(bench)} s of a minute are left at the notice")
+    return code
+
+
+@case("slurm", "the end of the time is told so long before as was asked", 143, seconds=60)
+def end_of_time_by_lead(bench):
+    code = told_of_end(bench, "--nproc-per-node 2 --notice-lead 20")
+    expect(all(15 < left <= 20 for left in left_at_notice(bench)), f"{left_at_notice(bench)} s are left at the notice")
+    return code
+
+
+@case("slurm", "the end of the time below torchrun", 143, seconds=75, long=True)
+def end_of_time_torchrun(bench):
+    return told_of_end(bench, torch() + " --notice-lead 20")
+
+
+@case("slurm", "the end of the time below accelerate", 143, seconds=75, long=True)
+def end_of_time_accelerate(bench):
+    return told_of_end(bench, torch("accelerate") + " --notice-lead 20")
+
+
+@case("slurm", "the time limit lets the ranks save without a notice", 143, seconds=75)
 def time_limit(bench):
-    job = submit(bench, step("until", "never"), "-N2", "--time=1")
+    job = submit(bench, step("until", "never", options="--nproc-per-node 2 --notice off"), "-N2", "--time=1")
     slurm.ended(job, 200)
     wait_for(lambda: len(bench.records()) == 2, 30, "two records")
     expect(slurm.state(job) == "TIMEOUT", slurm.state(job))
