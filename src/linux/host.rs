@@ -241,11 +241,16 @@ impl Host {
 
     /// The metadata of the path, following links.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Option<Metadata> {
+        self.try_metadata(path).ok()
+    }
+
+    /// As [`metadata`](Self::metadata), for who has to tell an absent file from one that cannot be seen.
+    pub fn try_metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
         let path = path.as_ref();
         self.at(path);
         match &self.root {
-            None => std::fs::metadata(path).ok(),
-            Some(root) => root.open(path, OFlags::PATH).ok()?.metadata().ok(),
+            None => std::fs::metadata(path),
+            Some(root) => root.open(path, OFlags::PATH)?.metadata(),
         }
     }
 

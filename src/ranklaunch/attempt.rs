@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
+use tokio::sync::mpsc;
 
 use super::agree::{Agreed, goes_on_from};
 use super::collect::log_candidates;
@@ -350,22 +351,38 @@ impl Attempt {
         let shown = status_feed::show_status_line(context, ready.interactive);
         let of_notice = &context.settings.notice_signal;
         let signal = (of_notice.value.number(), of_notice.source != Source::Default);
-        let halt = async {
-            tokio::select! {
-                () = stands_still => StopReason::StoodStill,
-                () = breaks_rule => StopReason::RuleBroken,
-                stop = notices.due(&running, planned.what, signal) => StopReason::Noticed(stop),
-                never = watch_kills(oom, &context.host, guard) => match never {},
-            }
+        let (halt, halts) = mpsc::unbounded_channel();
+        let say = halt.clone();
+        let standing = async {
+            stands_still.await;
+            let _ = say.send(StopReason::StoodStill);
+            std::future::pending::<Infallible>().await
         };
-        let outcome = match &mut ready.session {
-            None => supervise::run(&launch, guard.commands, &mut pipes, &mut notice, halt).await,
-            Some(session) => {
-                let of_wait = |ending: Ending| ending.of_given_up_wait(hang.culprit());
-                let end = JobEnd { ending: &judge, cause: &of_wait, halt };
-                let commands = guard.commands;
-                session.accompany(&launch, commands, &mut pipes, &mut notice, end).await
-            }
+        let breaking = async {
+            breaks_rule.await;
+            let _ = say.send(StopReason::RuleBroken);
+            std::future::pending::<Infallible>().await
+        };
+        let noticing = notices.watch(&running, planned.what, signal, |stop| {
+            let _ = say.send(StopReason::Noticed(stop));
+        });
+        let commands = guard.commands;
+        let patience = || notices.patience(context.settings.grace.value);
+        let running_ranks = async {
+            let Some(session) = &mut ready.session else {
+                return supervise::run(&launch, commands, &mut pipes, &mut notice, halts).await;
+            };
+            let of_wait = |ending: Ending| ending.of_given_up_wait(hang.culprit());
+            let (cause, patience) = (&of_wait, &patience);
+            let end = JobEnd { ending: &judge, cause, halts, halt, patience };
+            session.accompany(&launch, commands, &mut pipes, &mut notice, end).await
+        };
+        let outcome = tokio::select! {
+            outcome = running_ranks => outcome,
+            never = standing => match never {},
+            never = breaking => match never {},
+            never = noticing => match never {},
+            never = watch_kills(oom, &context.host, guard) => match never {},
         };
         narrator.end();
         notices.end();

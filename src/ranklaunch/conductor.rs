@@ -49,6 +49,9 @@ pub(super) trait Phases {
 
     async fn clear(&self, agreed: &Self::Agreed) -> Result<Self::Cleared, Refusal>;
 
+    /// A stop came while the nodes met or paused: the others must not wait for this one.
+    async fn leave(&self, halt: Halt);
+
     /// Notifies the other nodes of an ending after they agreed, and returns the ending that all
     /// share.
     async fn share(&self, agreed: Self::Agreed, ending: Ending) -> Ending;
@@ -150,6 +153,7 @@ async fn attempts<P: Phases>(phases: &P) -> (Ending, Option<Clock>) {
         earlier = Some(Earlier { attempt: again.attempt.saturating_sub(1), ending });
         start = phases.start_again(ready, again);
         if let Err(halt) = phases.until_stop(phases.pause(&start, again)).await {
+            phases.leave(halt).await;
             let ending = phases.stopped(halt);
             phases.announce(&ending, node, None);
             return (ending, None);
@@ -176,7 +180,10 @@ async fn prepare<P: Phases>(
     let agreed = match phases.until_stop(agree(phases, next)).await {
         Ok(Ok(agreed)) => agreed,
         Ok(Err(refusal)) => return Err(early(Ok(refusal), *node)),
-        Err(halt) => return Err(early(Err(halt), *node)),
+        Err(halt) => {
+            phases.leave(halt).await;
+            return Err(early(Err(halt), *node));
+        }
     };
     *node = Some(phases.node(&agreed));
     let cleared = phases.until_stop(phases.clear(&agreed)).await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::job_verdict::{JudgedEnding, judged};
@@ -35,13 +35,17 @@ const VERDICT: Duration = Duration::from_secs(8);
 const PROGRESS: Duration = Duration::from_secs(30);
 
 /// Time and form of the end of this node's ranks, beside their own actions.
-pub(super) struct JobEnd<'a, F> {
+pub(super) struct JobEnd<'a> {
     /// The ending of the ranks, as far as it is seen.
     pub(super) ending: &'a (dyn Fn(&Outcome) -> Ending + Sync),
     /// The same ending with the other known facts about its cause.
     pub(super) cause: &'a (dyn Fn(Ending) -> Ending + Sync),
-    /// Completes when the job is to end although no rank failed.
-    pub(super) halt: F,
+    /// Gives a reason when the job is to end although no rank failed.
+    pub(super) halts: mpsc::UnboundedReceiver<StopReason>,
+    /// The other end of `halts`.
+    pub(super) halt: mpsc::UnboundedSender<StopReason>,
+    /// How long the ranks may go on when those of another node have ended: after a notice they may still save.
+    pub(super) patience: &'a (dyn Fn() -> Duration + Sync),
 }
 
 type Explaining<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
@@ -98,29 +102,17 @@ impl JobSession {
         commands: &GuardCommands,
         pipes: &mut Pipes<'_>,
         narrate: &mut (dyn FnMut(Notice) + Send),
-        end: JobEnd<'_, impl Future<Output = StopReason>>,
+        end: JobEnd<'_>,
     ) -> Result<Outcome, (std::path::PathBuf, std::io::Error)> {
-        let JobEnd { ending, cause, halt } = end;
+        let JobEnd { ending, cause, halts, halt, patience } = end;
         let (noticed, mut notices) = mpsc::unbounded_channel();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let mut stop = Some(stop);
-        let elsewhere = async {
-            if stopped.await.is_err() {
-                std::future::pending().await
-            }
-        };
-        let halt = async {
-            tokio::select! {
-                () = elsewhere => StopReason::OtherNode,
-                reason = halt => reason,
-            }
-        };
+        let (mut is_elsewhere, mut stop_at) = (false, None);
         let mut notice = |notice: Notice| {
             let _ = noticed.send(notice.clone());
             narrate(notice);
         };
         let (logs, diagnosis) = (pipes.logs, pipes.diagnosis);
-        let run = supervise::run(launch, commands, pipes, &mut notice, halt);
+        let run = supervise::run(launch, commands, pipes, &mut notice, halts);
         tokio::pin!(run);
         let own_store = self.mark.clone();
         let marking = async {
@@ -135,6 +127,7 @@ impl JobSession {
         let mut explaining: Option<Explaining<'_>> = None;
         loop {
             let lines_due = lines_at.unwrap_or_else(Instant::now);
+            let stop_due = stop_at.unwrap_or_else(Instant::now);
             tokio::select! {
                 outcome = &mut run => {
                     let ending = match explaining {
@@ -151,13 +144,19 @@ impl JobSession {
                         seen.ranks.push(RankEnd { id: rank, pid: None, end, at });
                     }
                     Notice::OtherWorld(other) => seen.other_world = Some(other),
-                    Notice::Stopping { reason } if reason != StopReason::OtherNode => {
+                    // Ranks that save after a notice have not ended: the other nodes hear of it when they have.
+                    Notice::Stopping { reason: StopReason::OtherNode | StopReason::Noticed(_) } => {}
+                    Notice::Stopping { reason } => {
                         seen.stop = Some(reason);
                         self.report(&ending(&seen), Vec::new(), false);
                         lines_at = Some(Instant::now() + SETTLE);
                     }
                     _ => {}
                 },
+                () = sleep_until(stop_due), if stop_at.is_some() => {
+                    stop_at = None;
+                    let _ = halt.send(StopReason::OtherNode);
+                }
                 () = sleep_until(lines_due), if lines_at.is_some() => {
                     lines_at = None;
                     let ending = ending(&seen);
@@ -171,13 +170,14 @@ impl JobSession {
                 }
                 event = self.session.next_event() => {
                     self.note(event);
-                    if !self.all_done && let Some(stop) = stop.take() {
+                    if !self.all_done && !is_elsewhere {
+                        is_elsewhere = true;
                         // The rank that failed elsewhere may be a victim of one here that has not
                         // ended yet.
                         if self.reported.is_none() && self.verdict.is_none() {
                             explaining = Some(Box::pin(raised(diagnosis, EXPLAINED)));
                         }
-                        let _ = stop.send(());
+                        stop_at = Some(Instant::now() + patience());
                     }
                 }
             }

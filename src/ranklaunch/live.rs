@@ -61,6 +61,7 @@ impl Phases for Live<'_> {
     async fn plan(&self, facts: &Facts, next: Option<&NextAttempt>) -> Result<OwnPlan, Refusal> {
         self.context.enter(Phase::Planning);
         let own = own_plan::plan(self.context, facts, next.is_none()).await?;
+        self.context.notices.on_node(own.plan.membership.node_rank);
         warm::begin(self.context, facts, &own, self.dispositions);
         let attempt = next.map_or(0, |next| next.attempt);
         let identity = next.map(|next| &next.identity);
@@ -70,6 +71,12 @@ impl Phases for Live<'_> {
 
     async fn notify_peers(&self, facts: &Facts, refusal: &Refusal) {
         notify_peers::planned(self.context, facts, refusal).await;
+    }
+
+    async fn leave(&self, halt: Halt) {
+        if halt == Halt::Noticed {
+            notify_peers::noticed(self.context).await;
+        }
     }
 
     async fn agree(

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use linux::sys::{Signal, signal_name};
 use report::ending::{self, describe};
+use supervise::{EndBudget, EndStep};
 use text::lang::{Text, leading};
 use text::ranges;
 use text::rank::{GlobalRank, RankId};
@@ -183,10 +184,13 @@ fn line(grace: Duration, planned: Planned, notice: &Notice) -> Option<Text> {
             )
         }
         Notice::Stopping { reason: StopReason::Noticed(stop) } => {
-            let (name, seconds) = (signal_name(stop.signal), stop.within.as_secs_f64());
+            // The rest is for the logs and the verdict.
+            let seconds = EndBudget::of(stop.within).until(EndStep::Ranks).as_secs_f64();
+            let name = signal_name(stop.signal);
+            let or_term = if stop.signal == Signal::TERM.as_raw() { "" } else { " or SIGTERM" };
             text!(
-                "the ranks get {name} and have {seconds:.0} s to save and to end",
-                "向各 rank 发送 {name}：须在 {seconds:.0} 秒内保存并结束"
+                "ranks that handle {name}{or_term} get it and have {seconds:.0} s to save and to end",
+                "向处理 {name}{or_term} 的 rank 发送该信号：须在 {seconds:.0} 秒内保存并结束"
             )
         }
         Notice::Leftovers { rank, names, count, grace_ms } => {

@@ -5,7 +5,9 @@
 //! what viewers, records and the verdict say about it. A rank that handles no such signal is left alone: it would only
 //! lose the time that it has. While a notice is pending, nothing starts and nothing is started again.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -28,6 +30,8 @@ use verdict::outcome::{NoticedStop, RankUnit};
 const TOLD: Duration = Duration::from_secs(2);
 /// Interval at which the ranks are asked whether they handle the signal by now.
 const LOOK: Duration = Duration::from_millis(250);
+/// Ranks that handle no signal for so long are said to: Python sets its handlers some seconds after its start.
+const REMARKED: Duration = Duration::from_secs(5);
 /// A notice counts for so long after its deadline: the platform is late, or has given its plan up.
 const OVERDUE: Duration = Duration::from_secs(120);
 /// The farthest deadline, in milliseconds: a year. No notice comes earlier, and no clock overflows.
@@ -44,6 +48,9 @@ pub(super) struct ToldNotice {
     node: u32,
     /// Time to the deadline; None: not known.
     left_ms: Option<u64>,
+    /// The ranks are signalled at once, however far the deadline is.
+    #[serde(default)]
+    at_once: bool,
 }
 
 /// The pending notice.
@@ -95,6 +102,10 @@ struct Shared {
     heard: watch::Sender<Option<Heard>>,
     /// The present attempt.
     attempt: Mutex<Attempt>,
+    /// The number of this node, as far as it is known.
+    node: AtomicU32,
+    /// Held while a notice is compared with the pending one and takes its place: they come from several threads.
+    hearing: Mutex<()>,
     lead: Duration,
     board: StatusBoard,
     say: Box<dyn Fn(&Text) + Send + Sync>,
@@ -106,8 +117,8 @@ type TellAll = Arc<dyn Fn(&ToldNotice, Duration) + Send + Sync>;
 
 #[derive(Default)]
 struct Attempt {
-    /// The number of this node, and the way to all.
-    nodes: Option<(u32, TellAll)>,
+    /// The way to all nodes.
+    tell_all: Option<TellAll>,
     file: Option<PathBuf>,
 }
 
@@ -120,36 +131,43 @@ impl Notices {
         say: impl Fn(&Text) + Send + Sync + 'static,
         keep: impl Fn(Value) + Send + Sync + 'static,
     ) -> Notices {
-        let (heard, attempt) = (watch::Sender::new(None), Mutex::default());
+        let (heard, attempt, hearing) = (watch::Sender::new(None), Mutex::default(), Mutex::new(()));
         let (say, keep) = (Box::new(say), Box::new(keep));
-        Notices(Arc::new(Shared { heard, attempt, lead, board, say, keep }))
+        Notices(Arc::new(Shared { heard, attempt, node: AtomicU32::new(0), hearing, lead, board, say, keep }))
     }
 
     fn attempt(&self) -> MutexGuard<'_, Attempt> {
         self.0.attempt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// This node has this number.
+    pub(super) fn on_node(&self, node: u32) {
+        self.0.node.store(node, Ordering::Relaxed);
+    }
+
     /// A source of this node has given a notice. All nodes hear it, this one included.
     pub(super) fn came(&self, notice: &StopNotice) {
         let left =
             notice.deadline.map(|at| at.duration_since(SystemTime::now()).unwrap_or_default());
-        let nodes = self.attempt().nodes.clone();
+        let tell_all = self.attempt().tell_all.clone();
         let told = ToldNotice {
             source: notice.source.to_string(),
             reason: notice.reason.clone(),
-            node: nodes.as_ref().map_or(0, |(node, _)| *node),
+            node: self.0.node.load(Ordering::Relaxed),
             left_ms: left.map(millis),
+            at_once: notice.at_once,
         };
-        self.tell(told, nodes);
+        self.tell(told, tell_all);
     }
 
-    fn tell(&self, told: ToldNotice, nodes: Option<(u32, TellAll)>) {
-        let Some((_, tell_all)) = nodes else { return self.hear(told) };
-        let own = self.clone();
+    fn tell(&self, told: ToldNotice, tell_all: Option<TellAll>) {
+        let Some(tell_all) = tell_all else { return self.hear(told) };
+        let (own, since) = (self.clone(), Instant::now());
         spawn_detached(move || {
             tell_all(&told, TOLD);
+            let left = |ms: u64| ms.saturating_sub(millis(since.elapsed()));
             // Nothing new if the question came round to this node.
-            own.hear(told);
+            own.hear(ToldNotice { left_ms: told.left_ms.map(left), ..told });
         });
     }
 
@@ -163,16 +181,17 @@ impl Notices {
         let at = (Instant::now(), SystemTime::now());
         let deadline = at.0 + told.left_ms.map_or(self.0.lead, Duration::from_millis);
         let heard = Heard { told, at, deadline };
+        let _hearing = self.0.hearing.lock().unwrap_or_else(PoisonError::into_inner);
         // Told twice, the deadline differs by the time that the words took.
-        let is_news = self
-            .pending()
-            .is_none_or(|before| heard.deadline + Duration::from_secs(1) < before.deadline);
+        let is_news = self.pending().is_none_or(|before| {
+            heard.deadline + Duration::from_secs(1) < before.deadline
+                || (heard.told.at_once && !before.told.at_once)
+        });
         if !is_news {
             return;
         }
         // A rank that is signalled finds the file.
         self.write(&heard);
-        self.0.heard.send_replace(Some(heard.clone()));
         let Heard { told: ToldNotice { reason, node, .. }, .. } = &heard;
         let (en, zh) = (&reason.en, &reason.zh);
         let left = heard.told.left_ms.map(|ms| ms.div_ceil(1000));
@@ -186,6 +205,8 @@ impl Notices {
         let status = heard.status();
         (self.0.keep)(json!({ "message": "notice", "notice": &status }));
         self.0.board.announced(status);
+        // Who waits for it speaks after it.
+        self.0.heard.send_replace(Some(heard));
     }
 
     /// An attempt begins. `node`: the number of this node; `tell_all` tells all nodes, and may block for the time that it is
@@ -196,11 +217,19 @@ impl Notices {
         tell_all: impl Fn(&ToldNotice, Duration) + Send + Sync + 'static,
         file: Option<PathBuf>,
     ) {
-        let nodes: (u32, TellAll) = (node, Arc::new(tell_all));
-        *self.attempt() = Attempt { nodes: Some(nodes.clone()), file };
-        if let Some(heard) = self.pending() {
-            self.write(&heard);
-            self.tell(heard.told, Some(nodes));
+        self.on_node(node);
+        let tell_all: TellAll = Arc::new(tell_all);
+        *self.attempt() = Attempt { tell_all: Some(Arc::clone(&tell_all)), file };
+        let hearing = self.0.hearing.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = self.pending();
+        if let Some(heard) = &pending {
+            self.write(heard);
+        }
+        drop(hearing);
+        if let Some(heard) = pending {
+            let left = heard.deadline.saturating_duration_since(Instant::now());
+            let left_ms = heard.told.left_ms.map(|_| millis(left));
+            self.tell(ToldNotice { left_ms, ..heard.told }, Some(tell_all));
         }
     }
 
@@ -253,20 +282,52 @@ impl Notices {
         let _ = heard.wait_for(|heard| heard.as_ref().is_some_and(Heard::is_pending)).await;
     }
 
-    /// Completes when the ranks are to be signalled: the lead before the deadline, or as soon as one of them handles
-    /// the signal. `number`: the signal; `is_stated`: a person chose it, so that it also counts for what a command has
-    /// started. Cancel-safe.
-    pub(super) async fn due(
+    /// How long the ranks of this node may go on when those of another one have ended: they may save, or end by
+    /// themselves.
+    pub(super) fn patience(&self, grace: Duration) -> Duration {
+        let left = |heard: Heard| heard.deadline.saturating_duration_since(Instant::now());
+        self.pending().map_or(Duration::ZERO, |heard| grace.min(left(heard)))
+    }
+
+    /// Gives the stops of the ranks: one the lead before the deadline, or as soon after that as one of them handles the
+    /// signal, and one for each earlier deadline from then on. `number`: the signal; `is_stated`: a person chose it, so
+    /// that it also counts for what a command has started.
+    pub(super) async fn watch(
+        &self,
+        ranks: &RunningRanks,
+        unit: RankUnit,
+        signal: (i32, bool),
+        stop: impl Fn(NoticedStop),
+    ) -> Infallible {
+        let mut heard = self.0.heard.subscribe();
+        let first = self.due(ranks, unit, signal).await;
+        heard.mark_unchanged();
+        stop(first);
+        loop {
+            // The sender lives as long as this value.
+            let _ = heard.changed().await;
+            if let Some(Heard { deadline, .. }) = self.pending() {
+                stop(stop_by(signal.0, deadline));
+            }
+        }
+    }
+
+    /// Completes when the ranks are to be signalled for the first time. Cancel-safe.
+    async fn due(
         &self,
         ranks: &RunningRanks,
         unit: RankUnit,
         (number, is_stated): (i32, bool),
     ) -> NoticedStop {
         let (mut remarked, mut heard) = (false, self.0.heard.subscribe());
+        let mut unhandled_since = None;
         loop {
             self.came_at_all().await;
-            let Some(Heard { deadline, .. }) = self.pending() else { continue };
-            let due = deadline.checked_sub(self.0.lead).unwrap_or(deadline);
+            let Some(Heard { deadline, told, .. }) = self.pending() else { continue };
+            let due = match told.at_once {
+                true => Instant::now(),
+                false => deadline.checked_sub(self.0.lead).unwrap_or(deadline),
+            };
             tokio::select! {
                 () = tokio::time::sleep_until(due.into()) => {}
                 // An earlier deadline.
@@ -277,10 +338,12 @@ impl Notices {
                 (unit != RankUnit::Command || is_stated) && supervise::handles(pid, number)
             };
             if pids.iter().any(|(_, pid)| saves(*pid)) {
-                let within = deadline.saturating_duration_since(Instant::now());
-                return NoticedStop { signal: number, within: within.max(LEAST) };
+                return stop_by(number, deadline);
             }
-            if !remarked && !pids.is_empty() {
+            let since =
+                unhandled_since.filter(|_| !pids.is_empty()).unwrap_or_else(Instant::now);
+            unhandled_since = Some(since);
+            if !remarked && since.elapsed() >= REMARKED {
                 remarked = true;
                 (self.0.say)(&unsignalled(number, unit == RankUnit::Command && !is_stated));
             }
@@ -291,6 +354,11 @@ impl Notices {
 
 /// The shortest stop of a notice, whose deadline may be over when it comes.
 const LEAST: Duration = Duration::from_secs(2);
+
+fn stop_by(signal: i32, deadline: Instant) -> NoticedStop {
+    let within = deadline.saturating_duration_since(Instant::now());
+    NoticedStop { signal, within: within.max(LEAST) }
+}
 
 /// Why no process gets the signal. `is_command`: a command of the user's own starts the ranks.
 fn unsignalled(number: i32, is_command: bool) -> Text {

@@ -29,7 +29,7 @@ use settings::cli::{Options, own_words};
 use settings::contract::{Contract, Field};
 use text::lang::Text;
 use text::text;
-use verdict::{Id, Refusal};
+use verdict::{Id, Refusal, Verdict};
 
 /// Time limit for reading the files that locate the other nodes.
 const FILES: Duration = Duration::from_secs(2);
@@ -94,13 +94,8 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
     let host = Arc::new(Host::live());
     let (reader, asked) = (Arc::clone(&host), options.clone());
     let read = with_deadline(FILES, move || {
-        let above = Contract::torchrun_above(&reader);
         let settings = Settings::read_meeting(&asked, &reader);
-        let own = settings.as_ref().and_then(Settings::own_platform);
-        let mut contract = Contract::read(&reader, above, own);
-        contract.add_host_files(&Contract::host_files(&reader));
-        // A list of hosts is useful only to a host that knows its own name.
-        contract.own_names = NetworkFacts::read(&reader, None).own_names(&sys::hostname());
+        let contract = place(&reader, settings.as_ref());
         (settings, contract)
     });
     let (settings, contract) = read?;
@@ -110,6 +105,36 @@ pub(super) async fn unread(options: &Options, refusal: &Refusal) -> Option<Text>
     }
     let hostname = sys::hostname();
     tell(Purpose::Run, &host, &settings, &contract, None, &hostname, refusal).await
+}
+
+/// Notifies after a notice that came while the nodes met or paused: no node waits for one that is to end.
+pub(super) async fn noticed(context: &Context) {
+    let Some(Text { en, zh }) = context.notices.reason() else { return };
+    let (reader, settings) = (Arc::clone(&context.host), Arc::clone(&context.settings));
+    let read = with_deadline(FILES, move || place(&reader, Some(&settings)));
+    let Some(contract) = read else { return };
+    let refusal = Refusal::with(
+        Verdict::Muster,
+        Id::MusterDeclined,
+        text!("a notice came there: {en}", "该节点收到通知：{zh}"),
+        text!("start the job again when its nodes are back", "待各节点恢复后重新启动任务"),
+    );
+    let (host, settings, hostname) = (&context.host, &context.settings, sys::hostname());
+    let told = tell(Purpose::Run, host, settings, &contract, None, &hostname, &refusal).await;
+    if let Some(line) = told {
+        context.say(&line);
+    }
+}
+
+/// What the platform says about the place of this node.
+fn place(host: &Host, settings: Option<&Settings>) -> Contract {
+    let above = Contract::torchrun_above(host);
+    let own = settings.and_then(Settings::own_platform);
+    let mut contract = Contract::read(host, above, own);
+    contract.add_host_files(&Contract::host_files(host));
+    // A list of hosts is useful only to a host that knows its own name.
+    contract.own_names = NetworkFacts::read(host, None).own_names(&sys::hostname());
+    contract
 }
 
 /// None if no variable mentions other nodes.

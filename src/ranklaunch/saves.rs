@@ -49,10 +49,31 @@ struct State {
     /// They are those of the plan, and no attempt has begun since.
     is_fresh: bool,
     /// The newest one when the attempt began, and that time.
-    at_start: Option<(Option<u64>, SystemTime)>,
+    at_start: Option<(Option<Mark>, SystemTime)>,
     /// The platform's id of the job.
     job: Option<String>,
     record: Option<PathBuf>,
+}
+
+/// One save of a checkpoint: programs save under one name again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Mark {
+    digest: u64,
+    /// Time of the save, nanoseconds since 1970 by the clock of its storage.
+    modified_ns: u64,
+}
+
+impl From<&SeenCheckpoint> for Mark {
+    fn from(seen: &SeenCheckpoint) -> Mark {
+        let since = seen.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let modified_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        Mark { digest: seen.digest, modified_ns }
+    }
+}
+
+/// Whether `newest` was saved after `before`. One that is only left over from others that were removed was not.
+fn is_newer(newest: Option<Mark>, before: Option<Mark>) -> bool {
+    newest.is_some_and(|newest| before.is_none_or(|before| newest.modified_ns > before.modified_ns))
 }
 
 /// The record beside the logs.
@@ -61,7 +82,7 @@ struct Record {
     schema: u32,
     folder: PathBuf,
     /// The newest whole checkpoint at the end of the last attempt.
-    newest: Option<u64>,
+    newest: Option<Mark>,
     without_progress: u32,
 }
 
@@ -163,9 +184,8 @@ impl Saves {
         }
         let own = self.clone();
         let newest = in_thread(move || own.newest(observe::CHECKPOINTS)).await;
-        let digest = |newest: &Option<SeenCheckpoint>| newest.as_ref().map(|newest| newest.digest);
-        self.state().at_start =
-            newest.as_ref().ok().map(|newest| (digest(newest), SystemTime::now()));
+        let mark = newest.as_ref().ok().map(|newest| newest.as_ref().map(Mark::from));
+        self.state().at_start = mark.map(|mark| (mark, SystemTime::now()));
         newest.map_err(|problem| match &self.0.settings.checkpoint_dir {
             Some(folder) => plan::unreadable(folder, &problem),
             None => Refusal::internal(&problem.en),
@@ -177,7 +197,7 @@ impl Saves {
         self.look();
         let newest = self.newest(LOOK).ok()?;
         let (at_start, _) = self.state().at_start?;
-        Some(newest.is_some_and(|newest| Some(newest.digest) != at_start))
+        Some(is_newer(newest.as_ref().map(Mark::from), at_start))
     }
 
     /// The name of the newest whole checkpoint.
@@ -215,10 +235,12 @@ impl Saves {
         let path = logs.join(format!(".progress-{job}.json"));
         let read = linux::regular_file::read(&path, 64 << 10).ok();
         let record: Option<Record> = read.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let newest = self.newest(LOOK).ok()?.map(|newest| newest.digest);
+        let newest = self.newest(LOOK).ok()?.as_ref().map(Mark::from);
         self.state().record = Some(path);
         let folder = self.0.settings.checkpoint_dir.as_ref().map(|folder| &folder.value);
-        let same = record.filter(|one| Some(&one.folder) == folder && one.newest == newest);
+        let is_same =
+            |one: &Record| Some(&one.folder) == folder && !is_newer(newest, one.newest);
+        let same = record.filter(is_same);
         same.map(|record| record.without_progress)
     }
 
@@ -227,7 +249,7 @@ impl Saves {
         let (path, newest) = {
             let state = self.state();
             let newest = state.newest().ok().flatten();
-            (state.record.clone(), newest.map(|newest| newest.digest))
+            (state.record.clone(), newest.as_ref().map(Mark::from))
         };
         let folder = self.0.settings.checkpoint_dir.as_ref().map(|folder| folder.value.clone());
         let (Some(path), Some(folder)) = (path, folder) else { return };

@@ -160,8 +160,8 @@ impl Ending {
             },
             Id::StoppedSignal => Ending {
                 hint: text!(
-                    "a notice came on node {node}{before}: {en}; the ranks handle no signal by which they save: ranklaunch explain {id}",
-                    "节点 {node} 收到通知{before_zh}：{zh}；各 rank 未处理可用于保存的信号：ranklaunch explain {id}"
+                    "a notice had come on node {node}{before}: {en}; it signals only ranks that handle its signal, shortly before the end: ranklaunch explain {id}",
+                    "此前节点 {node} 收到通知{before_zh}：{zh}；通知只在临近结束时向处理该信号的 rank 发送信号：ranklaunch explain {id}"
                 ),
                 ..self
             },

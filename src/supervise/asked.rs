@@ -212,13 +212,21 @@ fn has_word(line: &[u8]) -> bool {
 }
 
 /// Whether the main process handles this signal, or TERM, which it gets in its place: it can save. Of a shell the same
-/// counts for the processes that it has started.
+/// counts for the processes that it has started, and of another program that only waits for one, for that one: a stop
+/// reaches it when the program has died of the signal.
 pub fn handles(main: i32, number: i32) -> bool {
     let handles = |pid| {
         let handled = tree::handled(pid);
         handled.is_some_and(|it| it.has(number) || it.has(Signal::TERM.as_raw()))
     };
-    handles(main) || tree::below_shells(&tree::snapshot(), main).iter().any(|one| handles(one.pid))
+    if handles(main) {
+        return true;
+    }
+    let all = tree::snapshot();
+    let waited_for = tree::below_waiting(&all, main);
+    let mut programs = waited_for.iter().filter(|one| !was_started_as_helper(one));
+    tree::below_shells(&all, main).iter().any(|one| handles(one.pid))
+        || programs.any(|one| handles(one.pid))
 }
 
 /// The signal to send in place of `number`. A program that does not handle `number` would just die, so it gets

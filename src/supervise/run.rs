@@ -30,7 +30,9 @@ use super::tree;
 use linux::deadline::millis;
 use linux::sys::Signal;
 pub use supervisor::Streams;
-use supervisor::{Companion, Leftovers, Released, ShimConnection, ShimPhase, Stopping, Supervisor};
+use supervisor::{
+    Announced, Companion, Leftovers, Released, ShimConnection, ShimPhase, Stopping, Supervisor,
+};
 use verdict::outcome::{End, KillReason, Notice, NoticedStop, Outcome, Owner, StopReason, Stream};
 
 /// Time for SIGKILL to take effect after a second interrupt: the user waits, and the guard waits
@@ -48,25 +50,25 @@ const ENGINE_STOPPED: Duration = Duration::from_millis(400);
 const ENGINE_LOOKS: Duration = Duration::from_millis(1500);
 /// Time limit for the killed companion to end. Otherwise it is stuck in a driver.
 const COMPANION: Duration = Duration::from_millis(250);
+/// Interval at which ranks are asked whether they handle the signal of a notice by now.
+const LOOK: Duration = Duration::from_millis(250);
 /// Interval of the loop without a deadline.
 const FAR: Duration = Duration::from_secs(3600);
 
 /// Runs one attempt. An error names the program that could not be started and the reason; then nothing
 /// of the attempt is running.
 ///
-/// `halt` completes when the job is to end for a reason that these ranks do not show: another node has
-/// failed, or the job stands still.
+/// `halts` gives a reason when the job is to end for one that these ranks do not show: another node has failed, the job
+/// stands still, a notice came. The first one counts; a later notice may shorten the stop of the first.
 pub async fn run(
     launch: &Launch,
     guard_commands: &GuardCommands,
     streams: &mut (dyn Streams + Send),
     notice: &mut (dyn FnMut(Notice) + Send),
-    halt: impl Future<Output = StopReason>,
+    mut halts: mpsc::UnboundedReceiver<StopReason>,
 ) -> Result<Outcome, (PathBuf, io::Error)> {
-    tokio::pin!(halt);
     // Existing descendants do not belong to the job, such as a probe that a driver blocks.
     let others: HashSet<i32> = tree::living_below().into_iter().collect();
-    let mut is_halted = false;
     let nowhere = |error| (PathBuf::new(), error);
     let listener = ShimListener::bind().map_err(nowhere)?;
     let mut ended =
@@ -105,6 +107,7 @@ pub async fn run(
         outcome: Outcome { planned: launch.planned, ..Outcome::default() },
         engine_weighed: false,
         stop: None,
+        announced: None,
         leftovers: None,
         streams,
         notice,
@@ -161,10 +164,10 @@ pub async fn run(
                 guard_gone = word == GuardCommand::Gone;
                 state.on_guard_command(word);
             }
-            reason = &mut halt, if !is_halted => {
-                is_halted = true;
-                state.begin_stop(reason);
-            }
+            Some(reason) = halts.recv() => match reason {
+                StopReason::Noticed(stop) if state.outcome.stop.is_some() => state.end_sooner(stop),
+                reason => state.begin_stop(reason),
+            },
             () = state.launching.changed(), if !state.launching.is_through() => {}
             _ = ended.recv() => {}
             () = tokio::time::sleep_until(wake) => {}
@@ -200,16 +203,54 @@ impl Supervisor<'_> {
             StopReason::Signal(_) | StopReason::Noticed(_) => budget.until(EndStep::Ranks),
             _ => budget.own_kill(),
         };
-        let late = budget.until(EndStep::Main);
+        // After a notice nothing but its one signal disturbs a save.
+        let late = if noticed.is_some() { kill } else { budget.until(EndStep::Main) };
         let last_wait = budget.until(EndStep::Kill).saturating_sub(kill);
         let sweep = Sweep::begin(now, Newcomers::Spared, late, kill, last_wait);
         let why_kill = KillReason::Grace;
         self.stop =
             Some(Stopping { sweep, killing: false, why_kill, kill_engine: None, released: None });
-        self.tell_ranks(&ToRank::Stop { number: asked::signal_of(reason) });
+        if let StopReason::Noticed(stop) = reason {
+            self.announced = Some(Announced::new(stop.signal));
+            return self.ask_those_that_handle(now);
+        }
+        self.ask_all(asked::signal_of(reason));
+    }
+
+    /// Signals the main process of each rank, and what ranks have left.
+    fn ask_all(&self, number: i32) {
+        self.tell_ranks(&ToRank::Stop { number });
         let all = tree::snapshot();
         let strays = self.strays(&all);
         tree::signal_all(&strays, Signal::TERM);
+    }
+
+    /// Signals the ranks that handle the signal of a notice by now. The others go on: a save may need them, and they may
+    /// set a handler yet. When those that were asked have ended, the rest has the grace period to end by itself.
+    fn ask_those_that_handle(&mut self, now: Instant) {
+        let Some(announced) = &mut self.announced else { return };
+        if announced.look_at > now && announced.rest_until.is_none() {
+            return;
+        }
+        announced.look_at = now + LOOK;
+        let number = announced.signal;
+        for (id, shim) in &self.shims {
+            let pid = shim.identity().and_then(|shim| self.ranks.get(&shim.rank.global)?.pid);
+            let is_new = pid.is_some_and(|pid| asked::handles(pid, number));
+            if is_new && announced.asked.insert(*id) {
+                // A shim that does not read is stopped or dying.
+                let _ = shim.connection.send(&ToRank::Stop { number }, &[]);
+            }
+        }
+        let lives = |id: &u64| self.shims.get(id).is_some_and(|shim| shim.identity().is_some());
+        if announced.asked.is_empty() || announced.asked.iter().any(lives) {
+            return;
+        }
+        let rest_until = *announced.rest_until.get_or_insert(now + self.launch.grace);
+        if now >= rest_until {
+            self.announced = None;
+            self.ask_all(Signal::TERM.as_raw());
+        }
     }
 
     /// A stop signal during the stop of a notice: the platform did not wait for the deadline, and gives the grace
@@ -225,8 +266,31 @@ impl Supervisor<'_> {
         if let Some(stopping) = &mut self.stop {
             stopping.sweep.kill_by(kill, now + budget.until(EndStep::Kill));
         }
-        if stop.signal != signal {
-            self.tell_ranks(&ToRank::Stop { number: signal });
+        let asked = self.announced.take().map(|announced| announced.asked);
+        for (id, shim) in self.shims.iter().filter(|(_, shim)| shim.identity().is_some()) {
+            let has_it = asked.as_ref().is_none_or(|asked| asked.contains(id));
+            if stop.signal != signal || !has_it {
+                // A shim that does not read is stopped or dying.
+                let _ = shim.connection.send(&ToRank::Stop { number: signal }, &[]);
+            }
+        }
+    }
+
+    /// A notice with an earlier deadline during the stop of a notice.
+    fn end_sooner(&mut self, stop: NoticedStop) {
+        let now = Instant::now();
+        let begun = self.outcome.stopped_at.unwrap_or(now);
+        let is_sooner =
+            |within: Duration| now + stop.within < begun + within;
+        if !self.outcome.stop_within.is_some_and(is_sooner) {
+            return;
+        }
+        self.outcome.stop = Some(StopReason::Noticed(stop));
+        (self.outcome.stopped_at, self.outcome.stop_within) = (Some(now), Some(stop.within));
+        let budget = EndBudget::of(stop.within);
+        if let Some(stopping) = &mut self.stop {
+            let kill = now + budget.until(EndStep::Ranks);
+            stopping.sweep.kill_by(kill, now + budget.until(EndStep::Kill));
         }
     }
 
@@ -246,6 +310,7 @@ impl Supervisor<'_> {
     /// Performs the steps that are due.
     fn advance(&mut self) {
         let now = Instant::now();
+        self.ask_those_that_handle(now);
         let engine_alone =
             self.launch.has_engine() && !self.children.is_empty() && !self.has_shims();
         let reason = self.outcome.stop;
@@ -372,9 +437,10 @@ impl Supervisor<'_> {
         let released =
             released.filter(|released| !released.all).map(|released| released.first + ENGINE_LOOKS);
         let leftovers = self.leftovers.as_ref().map(|leftovers| leftovers.sweep.wake(now));
+        let announced = self.announced.as_ref().map(|announced| announced.look_at.max(now));
         let companion = self.companion.as_ref().and_then(|companion| companion.given_up);
         let companion = companion.filter(|at| *at > now);
-        [stop, engine, released, leftovers, companion]
+        [stop, engine, released, leftovers, announced, companion]
             .into_iter()
             .flatten()
             .min()

@@ -74,6 +74,44 @@ pub(super) fn below_shells(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Proc
     found
 }
 
+/// The programs for which `root` waits, and those for which they wait. A program that runs another one now and then waits
+/// as well; so only those count that have lived for half the time of the one that waits.
+pub(super) fn below_waiting(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Process> {
+    let (mut found, mut waiting) = (Vec::new(), all.get(&root).into_iter().collect::<Vec<_>>());
+    let now = ticks_since_boot();
+    while let Some(parent) = waiting.pop() {
+        if !is_waiting(parent.pid) {
+            continue;
+        }
+        let age = |one: &Process| now.saturating_sub(one.start_ticks);
+        let is_its_work =
+            |one: &&Process| one.ppid == parent.pid && !one.is_dead() && age(one) >= age(parent) / 2;
+        let children: Vec<&Process> = all.values().filter(is_its_work).collect();
+        waiting.extend(&children);
+        found.extend(children);
+    }
+    found
+}
+
+/// Whether the main thread is inside wait4(2) or waitid(2) (/proc/PID/syscall of proc_pid_syscall(5)); false if that
+/// cannot be read.
+fn is_waiting(pid: i32) -> bool {
+    let call = std::fs::read_to_string(format!("{PROC}/{pid}/syscall")).unwrap_or_default();
+    let number = call.split_whitespace().next().and_then(|number| number.parse().ok());
+    number.is_some_and(|number: u64| WAITS.contains(&number))
+}
+
+/// The numbers of wait4(2) and waitid(2).
+const WAITS: [u64; 2] = if cfg!(target_arch = "x86_64") { [61, 247] } else { [260, 95] };
+
+/// proc_uptime(5), in the unit of start times: USER_HZ is 100 on every architecture but alpha and ia64.
+fn ticks_since_boot() -> u64 {
+    let uptime = std::fs::read_to_string(format!("{PROC}/uptime")).unwrap_or_default();
+    let seconds = uptime.split_whitespace().next().unwrap_or_default();
+    // Two decimals, so without the point these are ticks.
+    seconds.replace('.', "").parse().unwrap_or_default()
+}
+
 /// The command line from the kernel; empty if there is none.
 pub(super) fn line(pid: i32) -> Vec<u8> {
     std::fs::read(format!("{PROC}/{pid}/cmdline")).unwrap_or_default()

@@ -95,7 +95,7 @@ fn ranks_that_handle_the_signal_save_before_the_deadline() {
 /// A rank without a handler would only lose its time: it is left alone, and ends as it would have.
 #[test]
 fn rank_without_a_handler_is_left_alone() {
-    let mut running = begun(launcher(&[]).env("ENDS", "6"));
+    let mut running = begun(launcher(&[]).env("ENDS", "15"));
     notice(&running, SOON);
     running
         .waits("the launcher tells of it", |seen| seen.err().contains("no rank handles SIGTERM"));
@@ -134,6 +134,92 @@ fn platform_that_does_not_wait_shortens_the_stop() {
     assert!(sent.elapsed() < Duration::from_secs(30), "{:?}\n{}", sent.elapsed(), ended.err);
     // A rank that does not save in time is told where it was.
     assert!(ended.err.contains("slow.py:"), "{}", ended.err);
+}
+
+/// As [`RANK`], with a save that needs all ranks: those that handle nothing take part when they are asked by another one.
+const TOGETHER: &str = "\
+import os, signal, time
+rank, shared, came = os.environ['RANK'], os.environ['SHARED'], []
+if rank in os.environ['HANDLES'].split():
+    signal.signal(signal.SIGTERM, lambda *_: came.append(1))
+print('READY', rank, flush=True)
+there = lambda name: os.path.exists(shared + '/' + name)
+put = lambda name: open(shared + '/' + name, 'w').close()
+while not (came or there('asked')):
+    time.sleep(0.01)
+put('asked')
+time.sleep(0.5)
+put(rank)
+while not all(there(str(other)) for other in range(int(os.environ['WORLD_SIZE']))):
+    time.sleep(0.01)
+# The one that was asked ends first.
+time.sleep(0.2 if came else 2)
+print('SAVED', rank, flush=True)
+";
+
+/// A save is a collective: a rank that handles nothing is needed for it, on this node and on another.
+#[test]
+fn rank_that_handles_nothing_can_help_the_others_to_save() {
+    for (nodes, handles) in [(1, "0"), (1, "1"), (2, "0"), (2, "3"), (2, "0 1")] {
+        let (port, shared) = (free_port(), tempfile::tempdir().expect("a folder"));
+        let begin = |node| {
+            let launcher = launcher(&[]).env("HANDLES", handles).env("SHARED", shared.path());
+            let launcher = if nodes == 1 { launcher } else { launcher.node(node, nodes, port) };
+            launcher.args(["--", "python3", "-c", TOGETHER]).start()
+        };
+        let mut all: Vec<Running> = (0..nodes).map(begin).collect();
+        for node in &mut all {
+            node.says("READY", 2);
+        }
+        notice(&all[0], SOON);
+        for (node, ended) in (0..).zip(all.into_iter().map(Running::wait)) {
+            let ended = ended.expect_code(143).expect_id("stopped.notice").expect_nothing_left();
+            for rank in [2 * node, 2 * node + 1] {
+                assert!(ended.out.contains(&format!("SAVED {rank}")), "{handles}: {}", ended.err);
+            }
+        }
+    }
+}
+
+/// Control: a rank that only waits gets TERM when those that were asked have ended, and the job ends before the deadline.
+#[test]
+fn rank_that_never_ends_is_stopped_after_the_others() {
+    let script = "import os, signal, sys, time\n\
+        if os.environ['RANK'] == '0': signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n\
+        print('READY', flush=True)\n\
+        time.sleep(300)";
+    let mut running =
+        launcher(&["--grace", "2s"]).args(["--", "python3", "-c", script]).start();
+    running.says("READY", 2);
+    let sent = Instant::now();
+    notice(&running, SOON);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    let took = sent.elapsed();
+    assert!(took > Duration::from_secs(2) && took < SOON / 2, "{took:?}: {}", ended.err);
+    assert!(ended.err.contains("rank 1 ended with signal SIGTERM"), "{}", ended.err);
+}
+
+/// No second signal comes while a rank saves, however long it takes within its time.
+#[test]
+fn save_is_not_disturbed() {
+    let options = ["--notice-signal", "USR1"];
+    let launcher = launcher(&options).env("HANDLES", "SIGUSR1 SIGTERM").env("SAVES", "10");
+    let running = begun(launcher);
+    notice(&running, Duration::from_secs(14));
+    saved(running.wait(), 0, "SIGUSR1");
+}
+
+#[test]
+fn earlier_deadline_shortens_the_stop() {
+    let launcher = launcher(&["--notice-lead", "1h"]).env("HANDLES", "SIGTERM").env("SAVES", "300");
+    let mut running = begun(launcher);
+    notice(&running, Duration::from_secs(600));
+    running.says("GOT", 2);
+    let sent = Instant::now();
+    notice(&running, Duration::from_secs(5));
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    assert!(sent.elapsed() < Duration::from_secs(60), "{:?}", sent.elapsed());
+    assert_eq!(ended.out.matches("GOT").count(), 2, "{}", ended.out);
 }
 
 #[test]
@@ -192,12 +278,40 @@ fn nothing_begins_after_a_notice() {
     assert!(!ended.out.contains("READY"), "{}", ended.out);
 }
 
+/// The other nodes do not wait for one that is to end.
+#[test]
+fn notice_while_the_nodes_meet_reaches_those_that_are_there() {
+    for told in [0, 1] {
+        let port = free_port();
+        let mut nodes: Vec<Running> = (0..2)
+            .map(|node| {
+                launcher(&[]).node(node, 3, port).args(["--", "python3", "-c", RANK]).start()
+            })
+            .collect();
+        nodes[0].waits("it waits for the last node", |seen| seen.err().contains("node 2"));
+        notice(&nodes[told], SOON);
+        for (node, ended) in nodes.into_iter().map(Running::wait).enumerate() {
+            let ended = ended.expect_nothing_left();
+            assert!(ended.err.contains("maintenance"), "node {node}: {}", ended.err);
+            assert!(!ended.out.contains("READY"), "{}", ended.out);
+            let id = if node == told { "stopped.notice" } else { "muster.declined" };
+            ended.expect_id(id);
+        }
+    }
+}
+
 #[test]
 fn signal_can_be_a_notice() {
     let launcher = Launcher::new(run_args("direct", 2)).args(["--notice", "signal:USR1"]);
-    let running = begun(launcher.env("HANDLES", "SIGTERM SIGUSR1"));
+    // The end of the job's time is far beyond the lead, and the signal asks for the save now.
+    let end = SystemTime::now() + Duration::from_secs(3000);
+    let end = end.duration_since(SystemTime::UNIX_EPOCH).expect("a time").as_secs().to_string();
+    let launcher = launcher.env("HANDLES", "SIGTERM SIGUSR1").env("SLURM_JOB_END_TIME", end);
+    let running = begun(launcher);
+    let sent = Instant::now();
     running.signal(Signal::SIGUSR1);
     let ended = running.wait().expect_code(143).expect_nothing_left();
+    assert!(sent.elapsed() < SOON, "{:?}", sent.elapsed());
     // Control: without `--notice signal:USR1` the ranks would get USR1 itself.
     assert_eq!(ended.out.matches("GOT SIGTERM").count(), 2, "{}", ended.out);
     assert!(!ended.out.contains("GOT SIGUSR1"), "{}", ended.out);

@@ -81,7 +81,7 @@ pub(super) fn aws_events(body: &[u8], now: SystemTime) -> Ends {
         not_after: Option<String>,
         state: Option<String>,
     }
-    let events: Vec<Event> = serde_json::from_slice(body).map_err(|_| NotUnderstood)?;
+    let events: Vec<Event> = entries(serde_json::from_slice(body).map_err(|_| NotUnderstood)?)?;
     let end = |event: Event| {
         let is_over =
             ["[Completed]", "[Canceled]"].iter().any(|w| event.description.starts_with(w))
@@ -149,14 +149,14 @@ pub(super) fn gcp_stop(upcoming: &[u8]) -> End {
     End { is_planned: start.is_some(), ..End::soon(reason, start) }
 }
 
-/// Azure `scheduledevents`: those that end this machine. `name` is its own; without it every event counts, since a list
-/// may be for all machines of a set. A freeze of some seconds is no end.
+/// Azure `scheduledevents`: those that end this machine. `name` is its own, since a list may be for all machines of a set.
+/// A freeze of some seconds is no end.
 /// <https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events>
-pub(super) fn azure(body: &[u8], name: Option<&str>) -> Ends {
+pub(super) fn azure(body: &[u8], name: &str) -> Ends {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Document {
-        events: Vec<Event>,
+        events: Vec<Value>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -168,8 +168,7 @@ pub(super) fn azure(body: &[u8], name: Option<&str>) -> Ends {
     }
     let document: Document = serde_json::from_slice(body).map_err(|_| NotUnderstood)?;
     let end = |event: Event| {
-        let is_ours = |name: &str| event.resources.iter().any(|one| one.eq_ignore_ascii_case(name));
-        if !name.is_none_or(is_ours) {
+        if !event.resources.iter().any(|one| one.eq_ignore_ascii_case(name)) {
             return None;
         }
         // Blank once the event has started.
@@ -195,7 +194,14 @@ pub(super) fn azure(body: &[u8], name: Option<&str>) -> Ends {
             _ => None,
         }
     };
-    Ok(document.events.into_iter().filter_map(end).collect())
+    Ok(entries(document.events)?.into_iter().filter_map(end).collect())
+}
+
+/// The entries of a list that are understood: an odd one hides no other, unless none is understood.
+fn entries<E: serde::de::DeserializeOwned>(all: Vec<Value>) -> Result<Vec<E>, NotUnderstood> {
+    let is_empty = all.is_empty();
+    let read: Vec<E> = all.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect();
+    if read.is_empty() && !is_empty { Err(NotUnderstood) } else { Ok(read) }
 }
 
 /// Alibaba Cloud `instance/spot/termination-time`: a time in UTC; empty or 404 without one.
@@ -214,25 +220,32 @@ const REASON: usize = 200;
 
 /// A file of the platform: JSON with `deadline` and `reason`, a line with a time, or anything else.
 pub(super) fn file(name: &str, bytes: &[u8]) -> End {
-    #[derive(Default, Deserialize)]
-    struct Content {
-        deadline: Option<String>,
-        reason: Option<String>,
-    }
     let text = String::from_utf8_lossy(bytes);
+    let text = text.trim_start_matches('\u{feff}');
     let first = text.lines().next().unwrap_or_default();
-    let content: Content = serde_json::from_slice(bytes).unwrap_or_default();
-    let at = content.deadline.as_deref().and_then(instant).or_else(|| instant(first));
+    let content: Value = serde_json::from_str(text).unwrap_or_default();
+    let deadline = content.get("deadline").and_then(|deadline| match deadline {
+        Value::String(deadline) => instant(deadline),
+        // Unix seconds.
+        deadline => {
+            let seconds = deadline.as_u64().filter(|seconds| *seconds >= THIS_CENTURY)?;
+            SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+        }
+    });
+    let at = deadline.or_else(|| instant(first));
     let shown = |letter: char| if is_hidden(letter) { ' ' } else { letter };
-    let reason: String =
-        content.reason.unwrap_or_default().trim().chars().map(shown).take(REASON).collect();
+    let reason = content.get("reason").and_then(Value::as_str).unwrap_or_default();
+    let reason: String = reason.trim().chars().map(shown).take(REASON).collect();
     let reason = if reason.is_empty() {
         text!("the platform has written {name}", "平台写入了 {name}")
     } else {
         text!("the platform says in {name}: {reason}", "平台在 {name} 中说明：{reason}")
     };
-    End::soon(reason, at)
+    End { is_planned: at.is_some(), ..End::soon(reason, at) }
 }
+
+/// A number of seconds below is no time of an end.
+const THIS_CENTURY: u64 = 978_307_200;
 
 /// What SLURM_JOB_END_TIME says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -248,7 +261,6 @@ pub(super) enum JobEnd {
 /// bits (slurm.h: INFINITE, NO_VAL).
 pub(super) fn slurm(value: &str, now: SystemTime) -> JobEnd {
     const UNLIMITED: [u64; 3] = [0, 0xffff_fffe, 0xffff_ffff];
-    const THIS_CENTURY: u64 = 978_307_200;
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let seconds: Option<u64> = is_number.then(|| value.parse().ok()).flatten();
     let at = match seconds {
@@ -375,20 +387,60 @@ mod tests {
         for (kind, planned) in
             [("Preempt", false), ("Terminate", false), ("Reboot", true), ("Redeploy", true)]
         {
-            for name in [None, Some("trainer_0"), Some("trainer_1")] {
+            for name in ["trainer_0", "TRAINER_1"] {
                 let ends = azure(body(kind, time).as_bytes(), name).expect("understood");
                 assert_eq!(
                     (ends.len(), ends[0].at, ends[0].is_planned),
                     (1, Some(at(JANUARY)), planned)
                 );
             }
-            assert_eq!(azure(body(kind, time).as_bytes(), Some("trainer")), Ok(Vec::new()));
-            let started = azure(body(kind, "").as_bytes(), None).expect("understood");
+            assert_eq!(azure(body(kind, time).as_bytes(), "trainer"), Ok(Vec::new()));
+            let started = azure(body(kind, "").as_bytes(), "trainer_0").expect("understood");
             assert_eq!(started[0].at, None);
         }
-        assert_eq!(azure(body("Freeze", time).as_bytes(), None), Ok(Vec::new()));
-        assert_eq!(azure(br#"{"DocumentIncarnation": 1, "Events": []}"#, None), Ok(Vec::new()));
-        assert_eq!(azure(b"[]", None), Err(NotUnderstood));
+        assert_eq!(azure(body("Freeze", time).as_bytes(), "trainer_0"), Ok(Vec::new()));
+        assert_eq!(azure(br#"{"DocumentIncarnation": 1, "Events": []}"#, "trainer_0"), Ok(Vec::new()));
+        assert_eq!(azure(b"[]", "trainer_0"), Err(NotUnderstood));
+    }
+
+    #[test]
+    fn odd_entry_hides_no_other() {
+        let azure_list = |first: &str| {
+            format!(
+                r#"{{"Events": [{first}{{"EventType": "Preempt", "Resources": ["trainer_0"], "NotBefore": ""}}]}}"#
+            )
+        };
+        let aws_list = |first: &str| {
+            format!(
+                r#"[{first}{{"Code": "instance-stop", "NotBefore": "21 Jan 2019 09:00:43 GMT", "State": "active"}}]"#
+            )
+        };
+        for odd in ["", "7,", "{},", r#"{"Code": null, "Resources": null, "EventType": "Preempt"},"#] {
+            let ends = azure(azure_list(odd).as_bytes(), "trainer_0").expect("understood");
+            assert_eq!(ends.len(), 1, "{odd}");
+            let ends = aws_events(aws_list(odd).as_bytes(), at(JANUARY - 9)).expect("understood");
+            assert_eq!(ends.len(), 1, "{odd}");
+        }
+        assert_eq!(azure(br#"{"Events": [7]}"#, "trainer_0"), Err(NotUnderstood));
+        assert_eq!(aws_events(b"[{}]", at(0)), Err(NotUnderstood));
+    }
+
+    #[test]
+    fn each_word_of_a_file_counts_alone() {
+        let of = |content: &str| file("/run/stop", content.as_bytes());
+        let mark = "\u{feff}";
+        for (content, is_timed, says) in [
+            (r#"{"deadline": "2019-01-21T09:00:43Z", "reason": "drain"}"#.to_owned(), true, true),
+            (format!(r#"{mark}{{"deadline": "2019-01-21T09:00:43Z", "reason": "drain"}}"#), true, true),
+            (format!(r#"{{"deadline": {JANUARY}, "reason": 7}}"#), true, false),
+            (r#"{"deadline": [], "reason": "drain"}"#.to_owned(), false, true),
+        ] {
+            let end = of(&content);
+            assert_eq!(end.at, is_timed.then(|| at(JANUARY)), "{content}");
+            // A time that is far is told shortly before it.
+            assert_eq!(end.is_planned, is_timed, "{content}");
+            assert_eq!(end.reason.en.ends_with(": drain"), says, "{content}");
+        }
     }
 
     #[test]
@@ -446,7 +498,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..300), now in 0_u64..4_000_000_000) {
             let text = String::from_utf8_lossy(&bytes);
-            let _ = (aws_spot(&bytes), aws_events(&bytes, at(now)), azure(&bytes, None));
+            let _ = (aws_spot(&bytes), aws_events(&bytes, at(now)), azure(&bytes, "trainer_0"));
             let _ = (gcp_preempted(&text), gcp_maintenance(&text), gcp_stop(&bytes), alibaba_spot(&text));
             let _ = (instant(&text), slurm(&text, at(now)));
             let end = file("/f", &bytes);

@@ -129,13 +129,25 @@ fn by_strings(read: impl Fn(&str) -> String) -> Option<&'static Cloud> {
 pub(super) struct Heard {
     pub(super) ends: Vec<End>,
     pub(super) failure: Option<Text>,
+    /// A part of it has an answer.
+    pub(super) has_answered: bool,
+    /// The ends are others than those of the looks before.
+    pub(super) is_new: bool,
 }
 
 impl Heard {
+    /// What a source says that always answers.
+    pub(super) fn of(end: Option<End>) -> Heard {
+        Heard { ends: end.into_iter().collect(), has_answered: true, ..Heard::default() }
+    }
+
     /// Keeps ends; of several failures the first.
     fn take(&mut self, answer: Result<Vec<End>, Text>) {
         match answer {
-            Ok(ends) => self.ends.extend(ends),
+            Ok(ends) => {
+                self.has_answered = true;
+                self.ends.extend(ends);
+            }
             Err(failure) => drop(self.failure.get_or_insert(failure)),
         }
     }
@@ -280,9 +292,10 @@ impl Conversation {
             (self.undisturbed, self.preempted) = (Some(now), None);
             return Ok(None);
         }
-        // It was announced after the last look at the earliest.
+        // It was announced after the last look at the earliest, and not so long ago that it would be over.
         let since = self.undisturbed.unwrap_or(now);
-        let end = *self.preempted.get_or_insert(since + GCP_PREEMPTION);
+        let soon = now + GCP_PREEMPTION / 2;
+        let end = *self.preempted.get_or_insert((since + GCP_PREEMPTION).max(soon));
         Ok(Some(answers::gcp_preemption(end)))
     }
 
@@ -297,17 +310,24 @@ impl Conversation {
     }
 
     fn azure(&mut self) -> Result<Vec<End>, Text> {
-        if self.name.is_none() {
-            let path = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
-            let answer = self.get(path, &[AZURE]);
-            let name = answer.ok().filter(|answer| answer.status == 200);
-            let name = name.map(|answer| answer.text().to_owned());
-            self.name = name.filter(|name| !name.is_empty());
-        }
+        // A list may be for all machines of a set, and those of others are no end.
+        let name = match &self.name {
+            Some(name) => name,
+            None => {
+                let path = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
+                let answer = self.get(path, &[AZURE])?;
+                match (answer.status, answer.text()) {
+                    (200, "") => return Err(not_understood(path)),
+                    (200, name) => self.name.insert(name.to_owned()),
+                    (status, _) => return Err(refused(path, status)),
+                }
+            }
+        };
+        let name = name.clone();
         let path = "/metadata/scheduledevents?api-version=2020-07-01";
         let answer = self.get(path, &[AZURE])?;
         match answer.status {
-            200 => answers::azure(&answer.body, self.name.as_deref())
+            200 => answers::azure(&answer.body, &name)
                 .map_err(|NotUnderstood| not_understood(path)),
             status => Err(refused(path, status)),
         }

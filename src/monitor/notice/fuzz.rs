@@ -18,8 +18,7 @@ pub fn notices(data: &[u8]) -> bool {
         1 => answers::aws_events(body, now),
         2 => answers::gcp_preempted(text).map(|_| vec![answers::gcp_preemption(now)]),
         3 => answers::gcp_maintenance(text).map(|_| vec![answers::gcp_stop(body)]),
-        4 => answers::azure(body, Some("trainer_0")),
-        5 => answers::azure(body, None),
+        4 | 5 => answers::azure(body, "trainer_0"),
         6 => answers::alibaba_spot(text),
         _ => Ok(vec![answers::file("/run/stop", body)]),
     };

@@ -38,6 +38,10 @@ const SILENT_PAUSE: Duration = Duration::from_secs(60);
 const FILE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause before an end that is known: the clock of the node may be set in between.
 const CLOCK_PAUSE: Duration = Duration::from_secs(30);
+/// An end counts for so long after its time: whoever announced it is late.
+const OVERDUE: Duration = Duration::from_secs(120);
+/// A signal that asks for a save comes before the end of a Slurm job by less than this, if it is for that end.
+const AHEAD: Duration = Duration::from_secs(3600);
 /// The nice value of a thread.
 const LOWEST: i32 = 19;
 /// The share of a job's time that the default lead may take: a job of one minute is to do some work before it is told.
@@ -50,6 +54,8 @@ pub struct StopNotice {
     pub reason: Text,
     /// None: nobody said when.
     pub deadline: Option<SystemTime>,
+    /// Somebody asks for the save now, however far the deadline is.
+    pub at_once: bool,
 }
 
 /// The watch of all sources. Ends when dropped.
@@ -97,12 +103,18 @@ impl<L: FnMut(SystemTime) -> Look> Watched<L> {
     fn turn(&mut self, now: SystemTime) -> Turn {
         let Look { heard, mut pause } = (self.look)(now);
         let mut remark = None;
+        if heard.is_new || (heard.ends.is_empty() && heard.failure.is_none()) {
+            // Another one, or it was called off.
+            self.told = None;
+        }
         match (heard.failure, self.cloud) {
             (Some(why), Some(cloud)) => {
                 self.failures = self.failures.saturating_add(1);
                 if self.failures >= cloud.patience {
-                    pause = SILENT_PAUSE;
-                    remark = (!self.is_remarked).then(|| silent(cloud, &why));
+                    let is_silent = !heard.has_answered;
+                    pause = if is_silent { SILENT_PAUSE } else { pause };
+                    let words = || if is_silent { silent(cloud, &why) } else { partly(cloud, &why) };
+                    remark = (!self.is_remarked).then(words);
                     self.is_remarked = true;
                 }
             }
@@ -117,12 +129,14 @@ impl<L: FnMut(SystemTime) -> Look> Watched<L> {
         let first = heard.ends.into_iter().filter(is_due).min_by_key(key);
         let is_news = |end: &End| match (self.told, end.at) {
             (None, _) | (Some(None), Some(_)) => true,
-            (Some(Some(told)), Some(at)) => at < told,
+            // An end that is over was called off, and this is another one.
+            (Some(Some(told)), Some(at)) => at < told || (at > told && now > told + OVERDUE),
             (Some(_), None) => false,
         };
         let notice = first.filter(is_news).map(|end| {
             self.told = Some(end.at);
-            StopNotice { source: self.source.clone(), reason: end.reason, deadline: end.at }
+            let (source, reason, deadline) = (self.source.clone(), end.reason, end.at);
+            StopNotice { source, reason, deadline, at_once: false }
         });
         Turn { notice, remark, pause }
     }
@@ -135,6 +149,15 @@ fn silent(cloud: &Cloud, why: &Text) -> Text {
     text!(
         "the metadata service of {name} does not say whether this machine ends soon ({en}); it is asked each minute from now on; {hint_en}; --notice off asks nobody",
         "{name} 的元数据服务没有说明本机是否即将结束（{zh}）；此后每分钟查询一次；{hint_zh}；--notice off 则不再查询"
+    )
+}
+
+/// One of several questions has no answer.
+fn partly(cloud: &Cloud, Text { en, zh }: &Text) -> Text {
+    let name = cloud.name;
+    text!(
+        "the metadata service of {name} answers only a part of what it is asked: {en}",
+        "{name} 的元数据服务只回答了部分查询：{zh}"
     )
 }
 
@@ -180,7 +203,10 @@ impl NoticeWatch {
                 NoticeSource::Slurm => match &job_end {
                     Some((JobEnd::At(at), _)) => {
                         let at = *at;
-                        let lead = lead_of_job(lead, at, now);
+                        let (lead, why) = lead_of_job(lead, at, now);
+                        if let Some(why) = why {
+                            (ears.remark)(why);
+                        }
                         watch.spawn(source, lead, ears.clone(), move |now| {
                             slurm_look(at, lead, now)
                         });
@@ -195,7 +221,7 @@ impl NoticeWatch {
                 NoticeSource::File(path) => {
                     let mut file = FileWatch::new(host, path);
                     watch.spawn(source, lead.value, ears.clone(), move |_| Look {
-                        heard: Heard { ends: file.look().into_iter().collect(), failure: None },
+                        heard: of_file(&mut file),
                         pause: FILE_PAUSE,
                     });
                 }
@@ -227,7 +253,10 @@ impl NoticeWatch {
         let source = self.signals.iter().find(is_it)?.clone();
         let NoticeSource::Signal(signal) = &source else { return None };
         let reason = text!("the launcher got SIG{signal}", "启动器收到 SIG{signal}");
-        Some(StopNotice { reason, deadline: self.job_end, source })
+        let is_near = |end: &SystemTime| {
+            end.duration_since(SystemTime::now()).is_ok_and(|left| left <= AHEAD)
+        };
+        Some(StopNotice { reason, deadline: self.job_end.filter(is_near), at_once: true, source })
     }
 
     /// Watches one source in a thread of its own.
@@ -281,13 +310,33 @@ fn turn<L: FnMut(SystemTime) -> Look>(
     !ended[0].revents().is_empty()
 }
 
-/// The lead of a Slurm job that ends `at` this time. One that a person set is kept.
-fn lead_of_job(lead: &Sourced<Duration>, at: SystemTime, now: SystemTime) -> Duration {
+/// The lead of a Slurm job that ends `at` this time. One that a person set is kept if the job is longer; if not, nothing
+/// would ever start.
+fn lead_of_job(
+    lead: &Sourced<Duration>,
+    at: SystemTime,
+    now: SystemTime,
+) -> (Duration, Option<Text>) {
     let left = at.duration_since(now).unwrap_or_default();
-    match lead.source {
-        Source::Default => lead.value.min(left / SHARE_OF_JOB),
-        _ => lead.value,
+    let Sourced { value, source } = lead;
+    if *source == Source::Default {
+        return ((*value).min(left / SHARE_OF_JOB), None);
     }
+    if *value < left {
+        return (*value, None);
+    }
+    let (half, seconds, wanted) = (left / 2, left.as_secs(), value.as_secs());
+    let given = half.as_secs();
+    let why = text!(
+        "the Slurm job ends in {seconds} s, which is within the {wanted} s of [{source}]: it is told {given} s before its end",
+        "Slurm 任务将在 {seconds} 秒后结束，短于 [{source}] 的 {wanted} 秒：将在结束前 {given} 秒发出通知"
+    );
+    (half, Some(why))
+}
+
+fn of_file(file: &mut FileWatch) -> Heard {
+    let (end, is_new) = file.look();
+    Heard { is_new, ..Heard::of(end) }
 }
 
 /// A look at the clock.
@@ -295,7 +344,7 @@ fn slurm_look(at: SystemTime, lead: Duration, now: SystemTime) -> Look {
     let left = at.duration_since(now).unwrap_or_default().saturating_sub(lead);
     // Never shorter than a look costs; after the notice nothing changes.
     let pause = if left.is_zero() { CLOCK_PAUSE } else { left.clamp(FILE_PAUSE / 10, CLOCK_PAUSE) };
-    Look { heard: Heard { ends: vec![answers::slurm_end(at)], failure: None }, pause }
+    Look { heard: Heard::of(Some(answers::slurm_end(at))), pause }
 }
 
 fn no_job_end(value: &str, why: &Text) -> Text {

@@ -29,11 +29,11 @@ fn saying(source: NoticeSource, mut says: Vec<Heard>) -> Watched<impl FnMut(Syst
 }
 
 fn ends(ends: Vec<End>) -> Heard {
-    Heard { ends, failure: None }
+    Heard { ends, has_answered: true, ..Heard::default() }
 }
 
 fn failure() -> Heard {
-    Heard { ends: Vec::new(), failure: Some(Text::same("no answer")) }
+    Heard { failure: Some(Text::same("no answer")), ..Heard::default() }
 }
 
 /// A watch that writes down what it hears.
@@ -85,6 +85,39 @@ fn a_time_follows_a_notice_without_one() {
 }
 
 #[test]
+fn another_end_is_told_after_one_that_came_to_nothing() {
+    let later = |at| ends(vec![end(at, false)]);
+    let new = |at| Heard { is_new: true, ..later(at) };
+    for (says, clock, expected) in [
+        // Called off.
+        (vec![later(Some(90)), ends(Vec::new()), later(Some(700))], [0, 10, 20], [true, false, true]),
+        // Its time is over.
+        (vec![later(Some(90)), later(Some(700)), later(Some(700))], [0, 210, 211], [true, false, true]),
+        // A file is written anew.
+        (vec![later(None), later(None), new(None)], [0, 10, 20], [true, false, true]),
+        // A service that says nothing calls nothing off.
+        (vec![later(Some(90)), failure(), later(Some(700))], [0, 10, 20], [true, false, false]),
+    ] {
+        let mut watched = saying(NoticeSource::Aws, says);
+        let told = clock.map(|now| watched.turn(at(now)).notice.is_some());
+        assert_eq!(told, expected, "{clock:?}");
+    }
+}
+
+#[test]
+fn question_that_fails_does_not_slow_the_others() {
+    let patience = CLOUDS[0].patience;
+    let partly = || Heard { has_answered: true, ..failure() };
+    let says = (0..patience + 2).map(|_| partly()).collect();
+    let mut watched = saying(NoticeSource::Aws, says);
+    let turns: Vec<Turn> = (0..patience + 2).map(|_| watched.turn(NOW)).collect();
+    assert!(turns.iter().all(|turn| turn.pause == CLOUD_PAUSE));
+    let remarks: Vec<&Text> = turns.iter().filter_map(|turn| turn.remark.as_ref()).collect();
+    assert_eq!(remarks.len(), 1);
+    assert!(remarks[0].en.contains("only a part"), "{}", remarks[0].en);
+}
+
+#[test]
 fn planned_ends_wait_for_the_lead_and_others_do_not() {
     let both = || ends(vec![end(Some(600), true), end(Some(700), false)]);
     let mut watched = saying(NoticeSource::Azure, vec![both(), both(), both()]);
@@ -109,11 +142,13 @@ proptest! {
     #[test]
     fn default_lead_leaves_a_job_its_time(lead in 1_u64..4000, now in 0_u64..100_000, left in 1_u64..100_000) {
         let set = Duration::from_secs(lead);
-        let given = lead_of_job(&Sourced::default_value(set), at(now + left), at(now));
+        let (given, why) = lead_of_job(&Sourced::default_value(set), at(now + left), at(now));
         prop_assert!(given <= set && given.as_secs_f64() * 10.0 <= left as f64);
-        prop_assert!(given == set || left < 10 * lead);
-        let stated = Sourced::new(set, Source::Flag("notice-lead".to_owned()));
-        prop_assert_eq!(lead_of_job(&stated, at(now + left), at(now)), set);
+        prop_assert!((given == set || left < 10 * lead) && why.is_none());
+        let stated = Sourced::new(set, Source::Flag("--notice-lead".to_owned()));
+        let (given, why) = lead_of_job(&stated, at(now + left), at(now));
+        prop_assert_eq!(why.is_none(), lead < left);
+        prop_assert_eq!(given, if lead < left { set } else { Duration::from_secs(left) / 2 });
     }
 
     /// A pause ends by the moment of the notice, and looks at the clock at least twice a minute.
@@ -151,9 +186,13 @@ fn silence_is_said_once_and_slows_the_questions() {
 #[test]
 fn slurm_tells_its_end_at_the_lead() {
     let seconds = |seconds| Duration::from_secs(seconds);
-    // At once if the end is nearer than the lead.
+    // A lead that is longer than the job would let nothing start.
     let host = node(&[(JOB_END, in_seconds(60))]);
     let (_watch, told, remarks) = started(&host, &NoticeMode::Auto, seconds(120));
+    assert!(remarks.recv_timeout(seconds(10)).is_ok_and(|text| text.en.contains("notice-lead")));
+    assert!(told.recv_timeout(Duration::from_millis(300)).is_err());
+    let host = node(&[(JOB_END, in_seconds(60))]);
+    let (_watch, told, remarks) = started(&host, &NoticeMode::Auto, seconds(58));
     let notice = told.recv_timeout(seconds(10)).expect("a notice");
     assert_eq!(notice.source, NoticeSource::Slurm);
     let left = notice.deadline.expect("a deadline").duration_since(SystemTime::now());

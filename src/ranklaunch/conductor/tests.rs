@@ -114,6 +114,8 @@ impl Phases for Script {
         self.note("pause");
     }
 
+    async fn leave(&self, _: Halt) {}
+
     async fn until_stop<T>(&self, phase: impl Future<Output = T>) -> Result<T, Halt> {
         let done = phase.await;
         let last = self.calls.borrow().last().cloned();

@@ -114,6 +114,8 @@ pub(super) struct Supervisor<'a> {
     pub(super) outcome: Outcome,
     pub(super) engine_weighed: bool,
     pub(super) stop: Option<Stopping>,
+    /// The notice for which only some of the ranks have been signalled.
+    pub(super) announced: Option<Announced>,
     pub(super) leftovers: Option<Leftovers>,
     pub(super) streams: &'a mut (dyn Streams + Send),
     pub(super) notice: &'a mut (dyn FnMut(Notice) + Send),
@@ -140,6 +142,24 @@ pub(super) struct Stopping {
     pub(super) kill_engine: Option<std::time::Instant>,
     /// The shims of failed ranks that may leave, once there are any.
     pub(super) released: Option<Released>,
+}
+
+/// A notice whose signal goes only to ranks that handle it.
+pub(super) struct Announced {
+    pub(super) signal: i32,
+    /// The shims of ranks that got it.
+    pub(super) asked: HashSet<u64>,
+    /// Time of the next look at the ranks.
+    pub(super) look_at: std::time::Instant,
+    /// All that were asked have ended, and the others end by themselves until then.
+    pub(super) rest_until: Option<std::time::Instant>,
+}
+
+impl Announced {
+    pub(super) fn new(signal: i32) -> Announced {
+        let look_at = std::time::Instant::now();
+        Announced { signal, asked: HashSet::new(), look_at, rest_until: None }
+    }
 }
 
 /// The shims of failed ranks that may leave.
@@ -221,7 +241,9 @@ impl Supervisor<'_> {
                 }
                 self.launching.rank_is_through(rank.global);
                 (self.notice)(Notice::RankStarted { rank, pid });
-                if let Some(reason) = self.outcome.stop {
+                if let Some(reason) = self.outcome.stop
+                    && self.announced.is_none()
+                {
                     // The rank did not exist yet when the others were asked.
                     let number = asked::signal_of(reason);
                     let _ = shim.connection.send(&ToRank::Stop { number }, &[]);
@@ -488,6 +510,7 @@ mod tests {
             outcome: Outcome::default(),
             engine_weighed: false,
             stop: None,
+            announced: None,
             leftovers: None,
             streams,
             notice,
