@@ -221,6 +221,8 @@ async fn wait_for_accepts(
 
 /// Time to wait for latecomers: the nodes of one job start within seconds, and dial about once a second.
 const LATECOMERS: Duration = Duration::from_secs(5);
+/// Tries to open the first port.
+const FREED: usize = 10;
 /// Time to wait on the second port, since the holder of the first may keep each node busy for some seconds.
 const AT_SECOND_PORT: Duration = Duration::from_secs(10);
 const DRAIN: Duration = Duration::from_secs(1);
@@ -229,7 +231,16 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// port is taken, node 0 waits on the second port.
 pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> usize {
     let open = |port| Listener::open(port, config.nnodes, config.secret.clone());
-    let (opened, limit) = match open(config.port) {
+    // A muster of this process that was given up frees the port a moment later.
+    let mut first = open(config.port);
+    for _ in 0..FREED {
+        if !matches!(&first, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        first = open(config.port);
+    }
+    let (opened, limit) = match first {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             (open(second_port(config.port)), AT_SECOND_PORT)
         }
