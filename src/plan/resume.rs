@@ -256,8 +256,9 @@ pub(crate) fn choose(
     let newer = found.found.iter().take_while(|one| Some(*one) != expected);
     let newer = newer.filter(|one| !one.missing.is_empty()).take(NAMED);
     let newer: Vec<Text> = newer.map(SeenCheckpoint::lack).collect();
-    let joined = |of: fn(&Text) -> &str| newer.iter().map(of).collect::<Vec<_>>().join("; ");
-    let (skipped, skipped_zh) = (joined(|text| &text.en), joined(|text| &text.zh));
+    let joined =
+        |of: fn(&Text) -> &str, by: &str| newer.iter().map(of).collect::<Vec<_>>().join(by);
+    let (skipped, skipped_zh) = (joined(|text| &text.en, "; "), joined(|text| &text.zh, "；"));
     let missing = expected.and_then(|one| one.missing.first());
     let because = match (newer.is_empty(), missing) {
         (_, Some(Text { en, zh })) => text!(

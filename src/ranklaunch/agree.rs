@@ -375,6 +375,14 @@ pub(super) fn goes_on_from(resume: Option<&Resume>) -> Text {
     }
 }
 
+/// This node has a checkpoint where the nodes have none in common.
+pub(super) fn only_here(name: &str) -> Text {
+    text!(
+        "warning: {name} is whole on this node, and other nodes do not have it: is the folder mounted on all of them? --checkpoint-missing refuse starts nothing then",
+        "警告：本节点的 {name} 是完整的，但其他节点没有：各节点是否都挂载了该目录？--checkpoint-missing refuse 则此时拒绝启动"
+    )
+}
+
 /// The warnings of node 0 that other nodes have as well, one line for each set of nodes: those
 /// nodes do not print them.
 fn same_elsewhere(own: &[Warning], summaries: &[NodeSummary]) -> Vec<Text> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::agree::{Agreed, goes_on_from};
+use super::agree::{Agreed, goes_on_from, only_here};
 use super::collect::log_candidates;
 use super::companions::{Companions, node_sources, nodes, ras_source, sampler, watched_gpus};
 use super::conductor::Ended;
@@ -160,10 +160,13 @@ impl Attempt {
             let newest = saves.begin(ranks).await;
             // Several nodes have agreed on it.
             if ready.session.is_none() {
-                identity.resume = newest?.as_ref().map(Resume::from);
+                identity.resume = newest.clone()?.as_ref().map(Resume::from);
             }
             if ready.plan.membership.acts_for_node() {
                 context.say(&goes_on_from(identity.resume.as_ref()));
+                if let (None, Ok(Some(own))) = (&identity.resume, &newest) {
+                    context.say(&only_here(&own.name()));
+                }
             }
         }
         let plan = ready.plan.finish(&identity);

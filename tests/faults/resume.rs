@@ -67,6 +67,34 @@ fn attempts_go_on_from_the_newest_whole_checkpoint() {
     assert_eq!(began(&ended), expected, "{}", ended.err);
 }
 
+/// A program that saves under one name again and again makes progress each time.
+#[test]
+fn saves_under_one_name_are_progress() {
+    let script = "import os, sys, zipfile\n\
+        folder, attempt = os.environ['SAVED'], int(os.environ['RANKLAUNCH_ATTEMPT'])\n\
+        with zipfile.ZipFile(folder + '/new', 'w') as file: file.writestr('archive/data.pkl', b'x')\n\
+        os.rename(folder + '/new', folder + '/ckpt.pt')\n\
+        sys.exit(0 if attempt == 4 else 1)";
+    let (launcher, _) = launcher(&["--max-restarts", "1", "--max-restarts-without-progress", "2"]);
+    let ended = launcher.args(["--", "python3", "-c", script]).run().expect_code(0);
+    ended.expect_nothing_left();
+}
+
+/// The newest one is lost in each attempt, so that an older one is the newest: that is no progress.
+#[test]
+fn lost_checkpoints_are_no_progress() {
+    let script = "import os, sys\n\
+        print('BEGAN', flush=True)\n\
+        os.remove(os.environ['RANKLAUNCH_RESUME_FROM'])\n\
+        sys.exit(1)";
+    let (launcher, folder) =
+        launcher(&["--max-restarts", "6", "--max-restarts-without-progress", "3"]);
+    (1..9).for_each(|step| save(&folder, step, true));
+    let ended = launcher.args(["--", "python3", "-c", script]).run().expect_code(93);
+    assert_eq!(ended.out.matches("BEGAN").count(), 3, "{}", ended.out);
+    ended.expect_nothing_left();
+}
+
 #[test]
 fn checkpoint_that_is_cut_off_is_passed_over() {
     let (launcher, folder) = launcher(&[]);

@@ -8,8 +8,10 @@ use linux::host::Host;
 use settings::{CheckpointFormat, Settings};
 use text::lang::cause;
 
-/// Maximum number of checkpoints that count: the newest ones.
+/// Maximum number of checkpoints that count, of which at least the files of some ranks are whole: the newest ones.
 const MOST: usize = 64;
+/// Maximum number of others, which are only named with what they lack.
+const MOST_TORN: usize = 8;
 
 /// None if the settings name no folder. A folder that does not exist yet holds none.
 pub fn checkpoints(host: &Host, settings: &Settings) -> Option<CheckpointFacts> {
@@ -39,14 +41,48 @@ pub fn checkpoints(host: &Host, settings: &Settings) -> Option<CheckpointFacts> 
         missing: one.lacks.iter().map(Lack::words).collect(),
         modified: one.modified,
     };
-    let found = found.into_iter().filter(counts).take(MOST).map(seen).collect();
-    Some(CheckpointFacts { found, unread: None })
+    Some(CheckpointFacts { found: newest(found.into_iter().filter(counts).map(seen)), unread: None })
+}
+
+/// The first of each kind, in the order of all. Many that are torn do not hide a whole one.
+fn newest(all: impl Iterator<Item = SeenCheckpoint>) -> Vec<SeenCheckpoint> {
+    let (mut usable, mut torn) = (0, 0);
+    let mut counts = |one: &SeenCheckpoint| {
+        let is_usable = one.missing.is_empty() || one.ranks.is_some();
+        let (seen, most) = if is_usable { (&mut usable, MOST) } else { (&mut torn, MOST_TORN) };
+        *seen += 1;
+        *seen <= most
+    };
+    all.filter(|one| counts(one)).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
     use checkpoint::Format;
+    use text::lang::Text;
+
+    #[test]
+    fn torn_checkpoints_hide_no_whole_one() {
+        let seen = |step: u64, is_whole: bool| SeenCheckpoint {
+            path: format!("/saved/{step}").into(),
+            step: Some(step),
+            ranks: None,
+            missing: if is_whole { Vec::new() } else { vec![Text::same("cut off")] },
+            digest: step,
+            modified: SystemTime::UNIX_EPOCH,
+        };
+        let steps = |all: Vec<SeenCheckpoint>| -> Vec<u64> {
+            all.into_iter().filter_map(|one| one.step).collect()
+        };
+        let torn = (2..=90).rev().map(|step| seen(step, false));
+        let found = steps(newest(torn.chain([seen(1, true)])));
+        assert_eq!(found, [90, 89, 88, 87, 86, 85, 84, 83, 1]);
+        let whole = (1..=90).rev().map(|step| seen(step, true));
+        assert_eq!(steps(newest(whole)), (27..=90).rev().collect::<Vec<u64>>());
+    }
 
     #[test]
     fn every_format_can_be_the_only_one() {
