@@ -232,6 +232,8 @@ def term_to_torchrun(bench):
 
 def told_of_end(bench, options):
     """The ranks of two nodes are told before the time limit of one minute, save, and the job ends before it."""
+    if slurm.version() < (23, 2):
+        raise LeftOut("SLURM_JOB_END_TIME is set since Slurm 23.02")
     job = submit(bench, step("until", "never", options=options), "-N2", "--time=1")
     slurm.ended(job, 200)
     wait_for(lambda: len(bench.records()) == 2, 30, "two records")
