@@ -31,6 +31,8 @@ pub(crate) struct Launch {
     pub(crate) argv: Option<Vec<String>>,
     /// Arguments of the engine accelerate.
     pub(crate) engine_args: Vec<String>,
+    /// The program is no Python script, by a switch of the launcher.
+    pub(crate) is_command: bool,
     pub(crate) notes: Vec<Note>,
     /// srun or mpirun starts it on each node.
     pub(crate) is_carried: bool,
@@ -116,6 +118,7 @@ pub(crate) fn read(script: &str, spans: &[Range<usize>], around: Around<'_>) -> 
                 sizes,
                 argv: None,
                 engine_args: Vec::new(),
+                is_command: false,
                 notes,
                 is_carried: true,
                 is_tasks: true,
@@ -402,6 +405,7 @@ fn written(
         sizes,
         argv,
         engine_args,
+        is_command: said.others.iter().any(|(flag, _)| flag == "--no-python"),
         notes,
         is_carried,
         is_tasks: false,

@@ -62,6 +62,10 @@ pub(crate) fn of(script: &Script, file: &str) -> Option<AdoptedProfile> {
             let _ = writeln!(text, "module = {}", string(module));
             args
         }
+        Some(_) if launch.is_command => {
+            text.push_str(&list("command", program));
+            &[]
+        }
         Some((script, args)) => {
             let _ = writeln!(text, "script = {}", string(script));
             args

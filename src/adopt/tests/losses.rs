@@ -208,6 +208,21 @@ fn unknown_arguments_make_no_profile() {
     assert!(adopted("F=\"--x A\"; torchrun a.py $F").answers[0].profile.is_some());
 }
 
+/// Without the switch the launcher would start Python.
+#[test]
+fn program_that_is_no_script_is_a_command() {
+    for (line, key) in [
+        ("torchrun --no-python -- bash t.sh", "command = [\"bash\", \"t.sh\"]"),
+        ("torchrun --no_python bash t.sh", "command = [\"bash\", \"t.sh\"]"),
+        ("accelerate launch --no_python bash t.sh", "command = [\"bash\", \"t.sh\"]"),
+        ("torchrun train x", "script = \"train\"\nargs = [\"x\"]"),
+    ] {
+        let adopted = adopted(line);
+        let profile = adopted.answers[0].profile.as_ref().expect("a profile");
+        assert!(profile.text.contains(key), "{line}: {}", profile.text);
+    }
+}
+
 #[test]
 fn profiles_hold_one_set_of_arguments() {
     let two = "accelerate launch --use_fsdp a.py\naccelerate launch --use_deepspeed b.py\n";
