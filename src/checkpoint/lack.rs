@@ -17,6 +17,12 @@ pub enum Lack {
         has: u64,
         needs: u64,
     },
+    /// A file with more bytes than its own index says, which its reader refuses.
+    Long {
+        file: String,
+        has: u64,
+        needs: u64,
+    },
     /// The end of a zip file or of a pickle.
     Cut(String),
     /// A record of a zip file that its own objects name: an exception ended the save.
@@ -54,6 +60,10 @@ impl Lack {
             Lack::Short { file, has, needs } => text!(
                 "{file} ends after {has} of {needs} bytes",
                 "{file} 只有 {has} 字节，应有 {needs} 字节"
+            ),
+            Lack::Long { file, has, needs } => text!(
+                "{file} has {has} bytes and should have {needs}: it was written over another file",
+                "{file} 有 {has} 字节，应有 {needs} 字节：覆盖写入了另一个文件"
             ),
             Lack::Cut(file) => text!("{file} is cut off", "{file} 被截断"),
             Lack::Record { file, record } => text!(

@@ -77,7 +77,7 @@ fn made(files: &[&str]) -> tempfile::TempDir {
 
 fn safetensors(data: &[u8]) -> Vec<u8> {
     let header =
-        format!(r#"{{"a":{{"dtype":"U8","shape":[1],"data_offsets":[0,{}]}}}}"#, data.len());
+        format!(r#"{{"a":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}}}}"#, data.len());
     let length = u64::try_from(header.len()).expect("it fits").to_le_bytes();
     [&length, header.as_bytes(), data].concat()
 }
