@@ -2,7 +2,8 @@
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -50,7 +51,17 @@ impl Budget {
     }
 }
 
-/// A folder with all its entries. Names that are no UTF-8 are replaced where they are shown.
+/// A name with its bytes that are no UTF-8 as `\xNN`: two names stay two.
+fn shown(name: &OsStr) -> String {
+    let mut shown = String::new();
+    for chunk in name.as_encoded_bytes().utf8_chunks() {
+        shown.push_str(chunk.valid());
+        let _ = chunk.invalid().iter().try_for_each(|byte| write!(shown, "\\x{byte:02x}"));
+    }
+    shown
+}
+
+/// A folder with all its entries.
 #[derive(Debug)]
 pub(crate) struct Folder<'b> {
     pub(crate) path: PathBuf,
@@ -78,7 +89,10 @@ impl<'b> Folder<'b> {
                 is_alias = path.canonicalize().is_ok_and(|own| leads_to.parent() == Some(&own));
             }
             let (name, known) = (entry.file_name(), OnceCell::new());
-            let shown = name.to_string_lossy().into_owned();
+            let mut shown = shown(&name);
+            while entries.contains_key(&shown) {
+                shown.push('?');
+            }
             entries.insert(shown, Entry { is_folder: kind.is_dir(), is_alias, name, known });
         }
         Ok(Folder { path: path.to_owned(), entries, budget })

@@ -49,6 +49,26 @@ pub enum Lack {
 }
 
 impl Lack {
+    /// The same of files in a folder of this name.
+    pub(crate) fn within(mut self, folder: &str) -> Lack {
+        match &mut self {
+            Lack::Missing(file)
+            | Lack::Empty(file)
+            | Lack::Zeros(file)
+            | Lack::Short { file, .. }
+            | Lack::Long { file, .. }
+            | Lack::Cut(file)
+            | Lack::Record { file, .. }
+            | Lack::Damaged(file)
+            | Lack::Unread { file, .. }
+            | Lack::NotRenamed(file)
+            | Lack::NotNamed { file, .. }
+            | Lack::NoEnd(file) => *file = format!("{folder}/{file}"),
+            Lack::Parts(_) => {}
+        }
+        self
+    }
+
     pub fn words(&self) -> Text {
         match self {
             Lack::Missing(file) => text!("{file} is missing", "缺少 {file}"),

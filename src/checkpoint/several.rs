@@ -1,0 +1,302 @@
+//! Files that are one checkpoint together: those of the ranks, an optimizer beside its model, all files in the folder of
+//! a step.
+//!
+//! Takes what was found in a folder; gives one checkpoint for files that belong together, which is whole if each of them
+//! is there and whole. Which files there should be is known from the checkpoints before it only.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::lack::{Lack, gaps};
+use crate::names::{self, Place, Told, told};
+use crate::{Checkpoint, Format, Standing};
+
+/// A folder that was searched.
+pub(crate) struct Searched {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) inner: Vec<Checkpoint>,
+    /// The checkpoint that its name promises, unless something else is in it.
+    pub(crate) promised: Option<Checkpoint>,
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The files of one folder: those of all ranks of a step are one checkpoint, and so are a model and its optimizer.
+pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
+    let mut found = Vec::new();
+    let mut of_ranks: BTreeMap<String, Vec<(Vec<u32>, u32, Checkpoint)>> = BTreeMap::new();
+    for file in files {
+        match names::ranks(&name_of(&file.path)) {
+            Some((ranks, world, name)) => {
+                of_ranks.entry(name).or_default().push((ranks, world, file));
+            }
+            None => found.push(file),
+        }
+    }
+    for mut files in of_ranks.into_values() {
+        files.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+        let world = files.iter().map(|(_, world, _)| *world).max().unwrap_or(0);
+        let (ranks, files): (Vec<_>, Vec<_>) =
+            files.into_iter().map(|(ranks, _, file)| (ranks, file)).unzip();
+        found.extend(joined(files).map(|one| with_ranks(one, &ranks, world)));
+    }
+    let mut of_steps: BTreeMap<Option<Place>, Vec<Checkpoint>> = BTreeMap::new();
+    for one in found {
+        of_steps.entry(one.standing.place.filter(|_| one.standing.is_own)).or_default().push(one);
+    }
+    let mut found = of_steps.remove(&None).unwrap_or_default();
+    let mut orphans = Vec::new();
+    let mut of_series: BTreeMap<String, Vec<Checkpoint>> = BTreeMap::new();
+    for of_step in of_steps.into_values() {
+        let (beside, mut main): (Vec<_>, Vec<_>) =
+            of_step.into_iter().partition(|one| one.standing.is_aside);
+        if main.is_empty() {
+            orphans.extend(joined(beside));
+        } else if main.len() == 1 {
+            main.extend(beside);
+            let one = joined(main);
+            let series = one.as_ref().map(|one| names::series(&name_of(&one.path)));
+            of_series.entry(series.unwrap_or_default()).or_default().extend(one);
+        } else {
+            found.extend(main.into_iter().chain(beside));
+        }
+    }
+    // An optimizer whose model was not written.
+    for orphan in orphans {
+        let own = patterns(&orphan);
+        let is_of = |other: &Checkpoint| patterns(other).keys().any(|name| own.contains_key(name));
+        match of_series.values_mut().find(|series| series.iter().any(is_of)) {
+            Some(series) => series.push(orphan),
+            None => found.push(orphan),
+        }
+    }
+    for mut series in of_series.into_values() {
+        compare(&mut series);
+        found.extend(series);
+    }
+    found
+}
+
+/// The first one, with what the others lack and hold.
+fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
+    let mut several = several.into_iter();
+    let mut joined = several.next()?;
+    for one in several {
+        joined.lacks.extend(one.lacks);
+        joined.bytes = joined.bytes.saturating_add(one.bytes);
+        joined.modified = joined.modified.max(one.modified);
+        joined.standing.files.extend(one.standing.files);
+    }
+    Some(joined)
+}
+
+/// With the files of these ranks, of so many at least.
+fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], world: u32) -> Checkpoint {
+    let single: Vec<u32> = ranks
+        .iter()
+        .filter_map(|ranks| <[u32; 1]>::try_from(ranks.as_slice()).ok())
+        .map(|[rank]| rank)
+        .collect();
+    if single.len() == ranks.len() {
+        one.lacks.extend(gaps(single.clone(), world));
+        one.parts = single;
+    }
+    one
+}
+
+/// The folders in a folder: those of ranks hold parts of the same checkpoints, and those of a step are one each.
+pub(crate) fn of_folders(
+    folder: &Path,
+    above: Told,
+    searched: Vec<Searched>,
+) -> impl Iterator<Item = Checkpoint> {
+    let mut found = Vec::new();
+    let mut of_ranks: BTreeMap<String, Vec<(Vec<u32>, Searched)>> = BTreeMap::new();
+    let mut of_steps: BTreeMap<String, Vec<Searched>> = BTreeMap::new();
+    for one in searched {
+        let is_one = || {
+            let has_own = one.inner.iter().any(|inner| inner.standing.is_own);
+            !has_own || one.promised.is_some()
+        };
+        match names::ranks(&one.name) {
+            Some((ranks, _, name)) if told(&one.name).place().is_none() => {
+                of_ranks.entry(name).or_default().push((ranks, one));
+            }
+            _ if names::is_of_one(&one.name) && is_one() => {
+                of_steps.entry(names::series(&one.name)).or_default().push(one);
+            }
+            _ => found.extend(alone(one)),
+        }
+    }
+    for folders in of_ranks.into_values() {
+        found.extend(of_rank_folders(folder, folders));
+    }
+    for folders in of_steps.into_values() {
+        let files = |one: &Searched| match one.promised {
+            Some(_) => 0,
+            None => one.inner.iter().map(|one| one.standing.files.len().max(1)).sum(),
+        };
+        if folders.iter().map(files).max().is_some_and(|files: usize| files > 1) {
+            // Another one of the series shows that the name promised too much.
+            let mut series: Vec<Checkpoint> =
+                folders.into_iter().map(|one| as_one(one, above)).collect();
+            compare(&mut series);
+            found.extend(series);
+        } else {
+            found.extend(folders.into_iter().flat_map(alone));
+        }
+    }
+    found.into_iter()
+}
+
+fn alone(one: Searched) -> Vec<Checkpoint> {
+    match one.promised {
+        Some(promised) => vec![promised],
+        None => one.inner,
+    }
+}
+
+/// The same checkpoint in the folders of several ranks (`mp_rank_00`): the one of the first.
+fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec<Checkpoint> {
+    folders.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let all: Vec<Vec<u32>> = folders.iter().map(|(ranks, _)| ranks.clone()).collect();
+    let mut by_name: BTreeMap<PathBuf, Vec<(Vec<u32>, Checkpoint)>> = BTreeMap::new();
+    for (ranks, searched) in folders {
+        let path = searched.path.clone();
+        for one in alone(searched) {
+            let name = one.path.strip_prefix(&path).unwrap_or(&one.path).to_owned();
+            by_name.entry(name).or_default().push((ranks.clone(), one));
+        }
+    }
+    let of = |several: Vec<(Vec<u32>, Checkpoint)>| {
+        let is_alone = several.len() == 1;
+        let (ranks, mut several): (Vec<Vec<u32>>, Vec<Checkpoint>) = several.into_iter().unzip();
+        for one in several.iter_mut().filter(|_| !is_alone) {
+            let below = beside(one).strip_prefix(folder).unwrap_or(folder).to_owned();
+            one.lacks = within(std::mem::take(&mut one.lacks), &below);
+            if one.standing.files.is_empty() {
+                one.standing.files.push(one.path.clone());
+            }
+        }
+        let mut one = with_ranks(joined(several)?, &ranks, 0);
+        let missing = all.iter().filter(|one| !ranks.contains(one));
+        let missing: Vec<u32> = missing.filter_map(|ranks| ranks.last().copied()).collect();
+        let known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
+        if !missing.is_empty() && !known {
+            one.lacks.push(Lack::Parts(missing));
+        }
+        Some(one)
+    };
+    by_name.into_values().filter_map(of).collect()
+}
+
+fn within(lacks: Vec<Lack>, folder: &Path) -> Vec<Lack> {
+    if folder.as_os_str().is_empty() {
+        return lacks;
+    }
+    let folder = folder.to_string_lossy();
+    lacks.into_iter().map(|lack| lack.within(&folder)).collect()
+}
+
+/// The folder in which the files lie that a checkpoint lacks.
+fn beside(one: &Checkpoint) -> &Path {
+    match one.standing.files.as_slice() {
+        [] => &one.path,
+        [first, rest @ ..] => {
+            let mut folders = first.ancestors().skip(1);
+            let is_above = |above: &&Path| rest.iter().all(|file| file.starts_with(above));
+            folders.find(is_above).unwrap_or(&one.path)
+        }
+    }
+}
+
+/// All that is in the folder of a step as one checkpoint.
+fn as_one(searched: Searched, above: Told) -> Checkpoint {
+    let Searched { name, path, inner, promised: _ } = searched;
+    let place = Told::of_folder(&name, above).place();
+    let is_own = Told::of_folder(&name, Told::default()).place().is_some();
+    let format = inner.iter().find(|one| !one.standing.is_aside).or(inner.first());
+    let format = format.map_or(Format::Torch, |one| one.format);
+    let modified = inner.iter().map(|one| one.modified).max();
+    let mut files = Vec::new();
+    let mut lacks = Vec::new();
+    let mut parts: Vec<u32> = Vec::new();
+    let mut bytes = 0_u64;
+    for one in inner {
+        lacks.extend(within(one.lacks.clone(), beside(&one).strip_prefix(&path).unwrap_or(&path)));
+        match one.standing.files.is_empty() {
+            true => files.push(one.path),
+            false => files.extend(one.standing.files),
+        }
+        parts.extend(one.parts);
+        bytes = bytes.saturating_add(one.bytes);
+    }
+    parts.sort_unstable();
+    parts.dedup();
+    let begun = || path.metadata().and_then(|metadata| metadata.modified()).ok();
+    Checkpoint {
+        name: path.clone(),
+        format,
+        step: place.and_then(Place::step),
+        lacks,
+        bytes,
+        modified: modified.or_else(begun).unwrap_or(SystemTime::UNIX_EPOCH),
+        parts,
+        standing: Standing { place, is_own, is_aside: false, files },
+        path,
+    }
+}
+
+/// The names of its files, by what the same files of other steps have in common.
+fn patterns(one: &Checkpoint) -> BTreeMap<String, String> {
+    let is_file = one.standing.files.contains(&one.path);
+    let base = if is_file { one.path.parent() } else { Some(one.path.as_path()) };
+    let pattern = |file: &PathBuf| {
+        let below = base.and_then(|base| file.strip_prefix(base).ok()).unwrap_or(file);
+        let name = below.to_string_lossy().into_owned();
+        (names::series(&name), name)
+    };
+    one.standing.files.iter().map(pattern).collect()
+}
+
+/// Adds the files and parts that the two before have, and one does not; the first one is compared with the next. A
+/// program that saves fewer files than before has its next checkpoint called torn.
+fn compare(series: &mut [Checkpoint]) {
+    series.sort_by_key(|one| (one.standing.place, one.modified));
+    let known: Vec<(BTreeMap<String, String>, Vec<u32>, Option<u64>)> =
+        series.iter().map(|one| (patterns(one), one.parts.clone(), one.step)).collect();
+    for (at, one) in series.iter_mut().enumerate() {
+        let others = match at {
+            0 => known.get(1..2),
+            at => known.get(at.saturating_sub(2)..at),
+        };
+        // One in which nothing is yet is no measure, unless none has more.
+        let mut others: Vec<_> =
+            others.into_iter().flatten().filter(|(files, ..)| !files.is_empty()).collect();
+        let own = patterns(one);
+        if others.is_empty() && own.is_empty() {
+            others.extend(known.iter().rev().find(|(files, ..)| !files.is_empty()));
+        }
+        let Some((last, rest)) = others.split_last() else { continue };
+        let (files, parts, step) = last;
+        let is_missing = |name: &String| {
+            !own.contains_key(name) && rest.iter().all(|(one, ..)| one.contains_key(name))
+        };
+        let missing = files.iter().filter(|(name, _)| is_missing(name));
+        let renumbered = |(_, file): (&String, &String)| names::renumbered(file, *step, one.step);
+        let mut lacks: Vec<Lack> = missing.map(renumbered).map(Lack::Missing).collect();
+        let missing = |part: &&u32| {
+            !one.parts.contains(part) && rest.iter().all(|(_, parts, _)| parts.contains(part))
+        };
+        let missing: Vec<u32> = parts.iter().filter(missing).copied().collect();
+        let known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
+        if !missing.is_empty() && !known && !own.is_empty() {
+            lacks.push(Lack::Parts(missing));
+        }
+        one.lacks.extend(lacks);
+    }
+}
