@@ -1,7 +1,7 @@
 //! One folder and its entries, and the reading of its files within bounds.
 
-use std::cell::{Cell, OnceCell};
-use std::collections::BTreeMap;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs::File;
@@ -31,11 +31,14 @@ pub(crate) struct Entry {
 pub(crate) struct Budget {
     left: Cell<usize>,
     is_spent: Cell<bool>,
+    /// Folders that were read: reading one again takes nothing.
+    read: RefCell<BTreeSet<PathBuf>>,
 }
 
 impl Budget {
     pub(crate) fn new(entries: usize) -> Budget {
-        Budget { left: Cell::new(entries), is_spent: Cell::new(false) }
+        let (left, is_spent) = (Cell::new(entries), Cell::new(false));
+        Budget { left, is_spent, read: RefCell::default() }
     }
 
     fn take(&self) -> bool {
@@ -72,8 +75,10 @@ pub(crate) struct Folder<'b> {
 impl<'b> Folder<'b> {
     pub(crate) fn read(path: &Path, budget: &'b Budget) -> io::Result<Folder<'b>> {
         let mut entries = BTreeMap::new();
-        for entry in path.read_dir()? {
-            if !budget.take() {
+        let listed = path.read_dir()?;
+        let is_new = budget.read.borrow_mut().insert(path.to_owned());
+        for entry in listed {
+            if is_new && !budget.take() {
                 break;
             }
             let entry = entry?;

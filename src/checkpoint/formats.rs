@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use crate::folder::Folder;
 use crate::lack::Lack;
-use crate::names::{Number, Place, Told, is_aside, is_numbered, told};
+use crate::names::{Number, Place, Told, is_aside, is_numbered, is_of_one, told};
 use crate::{Checkpoint, Format, Standing, safetensors, torch};
 
 /// How one writer lays a checkpoint out in a folder.
@@ -94,7 +94,9 @@ const FOLDERS: &[Row] = &[
                 return vec![Lack::Missing("model.safetensors.index.json".to_owned())];
             }
             let of = |index: String| safetensors::lacks_of_index(folder, &index, safetensors::lack);
-            indices.into_iter().flat_map(of).collect()
+            let lacks = indices.into_iter().flat_map(of);
+            // Programs put an optimizer beside them.
+            frameworks::once(lacks.chain(frameworks::companions(folder, &[])).collect())
         },
         parts: &[],
     },
@@ -107,7 +109,7 @@ fn indices(folder: &Folder<'_>) -> Vec<String> {
 /// How a file that is a checkpoint by itself ends in its name, and what it lacks.
 type FileRow = (&'static str, Format, fn(&Folder<'_>, &str) -> Option<Lack>);
 const FILES: &[FileRow] = &[
-    (".ckpt", Format::Lightning, torch::lack),
+    (".ckpt", Format::Lightning, frameworks::lack_of_ckpt),
     (".pt", Format::Torch, torch::lack),
     (".pth", Format::Torch, torch::lack),
     (".pth.tar", Format::Torch, torch::lack),
@@ -171,6 +173,17 @@ pub(crate) fn unread(
     }
 }
 
+/// A folder that cannot be read, if its name is that of a checkpoint.
+pub(crate) fn unread_by_name(
+    folder: &Folder<'_>,
+    name: &str,
+    error: &io::Error,
+) -> Option<Checkpoint> {
+    let row = FOLDERS.iter().find(|row| (row.is_named)(name)).map(|row| row.format);
+    let format = row.or_else(|| is_of_one(name).then_some(Format::Torch))?;
+    Some(unread(folder, name, error, format))
+}
+
 /// The folder, judged by the row of this format, whatever it seems to be.
 pub(crate) fn as_format(folder: &Folder<'_>, format: Format, above: Told) -> Option<Checkpoint> {
     let row = FOLDERS.iter().find(|row| row.format == format)?;
@@ -201,6 +214,7 @@ fn judged(folder: &Folder<'_>, row: &Row, above: Told) -> Checkpoint {
     }
     let known = match row.format {
         Format::Trainer => frameworks::global_step(folder),
+        Format::Lightning => frameworks::lightning_step(folder, "meta.pt"),
         _ => None,
     };
     let name = frameworks::name(folder);
@@ -223,8 +237,8 @@ fn judged(folder: &Folder<'_>, row: &Row, above: Told) -> Checkpoint {
 }
 
 /// Adds what the checkpoints of one folder lack that the one before them has, by step; the first one is compared with
-/// the next. Only accelerate writes such files. A program that registers fewer objects than before has its second
-/// checkpoint called whole.
+/// the next. Only accelerate writes such files. A program that saves fewer than before has its second checkpoint called
+/// whole.
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let is_such = |one: &&mut Checkpoint| {
         let is_here = one.path.parent() == Some(&folder.path);

@@ -99,7 +99,8 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
             (Err(error), Some(format)) => {
                 found.push(formats::unread(folder, &name, &error, format));
             }
-            (Err(_), None) => {}
+            // Perhaps the newest one: a start from the one before it would overwrite what it holds.
+            (Err(error), None) => found.extend(formats::unread_by_name(folder, &name, &error)),
         }
     }
     found.extend(several::of_folders(&folder.path, above, searched));

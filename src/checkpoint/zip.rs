@@ -85,6 +85,12 @@ impl Zip {
     }
 }
 
+/// Whether an archive ends at this place of a file.
+pub(crate) fn has_end(parts: &mut Parts, end: u64) -> bool {
+    let at = end.checked_sub(END_LENGTH);
+    at.and_then(|at| parts.at(at, 22).ok()).is_some_and(|last| last.starts_with(END))
+}
+
 /// Place and length of the directory.
 fn directory(parts: &mut Parts) -> Result<(u64, u64), Lack> {
     let cut = Lack::Cut(parts.name().to_owned());
