@@ -67,8 +67,10 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
     }
     // An optimizer whose model was not written.
     for orphan in orphans {
-        let own = patterns(&orphan);
-        let is_of = |other: &Checkpoint| patterns(other).keys().any(|name| own.contains_key(name));
+        let own = Held::by(&orphan);
+        let is_of = |other: &Checkpoint| {
+            Held::by(other).files.keys().any(|name| own.files.contains_key(name))
+        };
         match of_series.values_mut().find(|series| series.iter().any(is_of)) {
             Some(series) => series.push(orphan),
             None => found.push(orphan),
@@ -251,52 +253,69 @@ fn as_one(searched: Searched, above: Told) -> Checkpoint {
     }
 }
 
-/// The names of its files, by what the same files of other steps have in common.
-fn patterns(one: &Checkpoint) -> BTreeMap<String, String> {
-    let is_file = one.standing.files.contains(&one.path);
-    let base = if is_file { one.path.parent() } else { Some(one.path.as_path()) };
-    let pattern = |file: &PathBuf| {
-        let below = base.and_then(|base| file.strip_prefix(base).ok()).unwrap_or(file);
-        let name = below.to_string_lossy().into_owned();
-        (names::series(&name), name)
-    };
-    one.standing.files.iter().map(pattern).collect()
+/// What a checkpoint of several files has.
+struct Held {
+    /// The names of its files, by what the same files of other steps have in common.
+    files: BTreeMap<String, String>,
+    parts: Vec<u32>,
+    step: Option<u64>,
+}
+
+impl Held {
+    fn by(one: &Checkpoint) -> Held {
+        let is_file = one.standing.files.contains(&one.path);
+        let base = if is_file { one.path.parent() } else { Some(one.path.as_path()) };
+        let named = |file: &PathBuf| {
+            let below = base.and_then(|base| file.strip_prefix(base).ok()).unwrap_or(file);
+            let name = below.to_string_lossy().into_owned();
+            (names::series(&name), name)
+        };
+        let files = one.standing.files.iter().map(named).collect();
+        Held { files, parts: one.parts.clone(), step: one.step }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// What this one lacks of that which the last of the others has, and the rest of them too.
+    fn lacks(&self, others: &[&Held]) -> Vec<Lack> {
+        let Some((last, rest)) = others.split_last() else { return Vec::new() };
+        let is_missing = |name: &String| {
+            !self.files.contains_key(name) && rest.iter().all(|one| one.files.contains_key(name))
+        };
+        let missing = last.files.iter().filter(|(name, _)| is_missing(name));
+        let missing = missing.map(|(_, file)| names::renumbered(file, last.step, self.step));
+        let mut lacks: Vec<Lack> = missing.map(Lack::Missing).collect();
+        let is_missing = |part: &&u32| {
+            !self.parts.contains(part) && rest.iter().all(|one| one.parts.contains(part))
+        };
+        let missing: Vec<u32> = last.parts.iter().filter(is_missing).copied().collect();
+        if !missing.is_empty() && !self.is_empty() {
+            lacks.push(Lack::Parts(missing));
+        }
+        lacks
+    }
 }
 
 /// Adds the files and parts that the two before have, and one does not; the first one is compared with the next. A
 /// program that saves fewer files than before has its next checkpoint called torn.
 fn compare(series: &mut [Checkpoint]) {
     series.sort_by_key(|one| (one.standing.place, one.modified));
-    let known: Vec<(BTreeMap<String, String>, Vec<u32>, Option<u64>)> =
-        series.iter().map(|one| (patterns(one), one.parts.clone(), one.step)).collect();
-    for (at, one) in series.iter_mut().enumerate() {
+    let held: Vec<Held> = series.iter().map(Held::by).collect();
+    for (at, (one, own)) in series.iter_mut().zip(&held).enumerate() {
         let others = match at {
-            0 => known.get(1..2),
-            at => known.get(at.saturating_sub(2)..at),
+            0 => held.get(1..2),
+            at => held.get(at.saturating_sub(2)..at),
         };
-        // One in which nothing is yet is no measure, unless none has more.
-        let mut others: Vec<_> =
-            others.into_iter().flatten().filter(|(files, ..)| !files.is_empty()).collect();
-        let own = patterns(one);
+        // One in which nothing is yet is no measure.
+        let mut others: Vec<&Held> =
+            others.into_iter().flatten().filter(|one| !one.is_empty()).collect();
         if others.is_empty() && own.is_empty() {
-            others.extend(known.iter().rev().find(|(files, ..)| !files.is_empty()));
+            others.extend(held.iter().rev().find(|one| !one.is_empty()));
         }
-        let Some((last, rest)) = others.split_last() else { continue };
-        let (files, parts, step) = last;
-        let is_missing = |name: &String| {
-            !own.contains_key(name) && rest.iter().all(|(one, ..)| one.contains_key(name))
-        };
-        let missing = files.iter().filter(|(name, _)| is_missing(name));
-        let renumbered = |(_, file): (&String, &String)| names::renumbered(file, *step, one.step);
-        let mut lacks: Vec<Lack> = missing.map(renumbered).map(Lack::Missing).collect();
-        let missing = |part: &&u32| {
-            !one.parts.contains(part) && rest.iter().all(|(_, parts, _)| parts.contains(part))
-        };
-        let missing: Vec<u32> = parts.iter().filter(missing).copied().collect();
-        let known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
-        if !missing.is_empty() && !known && !own.is_empty() {
-            lacks.push(Lack::Parts(missing));
-        }
-        one.lacks.extend(lacks);
+        let are_known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
+        let lacks = own.lacks(&others).into_iter();
+        one.lacks.extend(lacks.filter(|lack| !are_known || !matches!(lack, Lack::Parts(_))));
     }
 }

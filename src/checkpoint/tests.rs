@@ -1,5 +1,7 @@
 //! Names, and folders with any bytes in their files.
 
+mod layouts;
+
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
@@ -63,7 +65,7 @@ fn made(files: &[&str]) -> tempfile::TempDir {
         let content = match path.extension().and_then(|end| end.to_str()) {
             Some("safetensors") => safetensors(&[1; 64]),
             Some("json") => br#"{"global_step": 7, "weight_map": {}}"#.to_vec(),
-            _ => [b"PK\x05\x06".as_slice(), &[0; 18]].concat(),
+            _ => archive(&[("data.pkl", b"\x80\x02N."), ("version", b"3\n")]),
         };
         std::fs::write(path, content).expect("it is written");
     }
@@ -248,6 +250,10 @@ fn archive_without_a_named_storage_is_torn() {
     };
     let [objects, first, _, version] = all;
     assert_eq!(lack_of(&archive(&[objects, first, version])), record("data/1"));
+    // Bytes behind its end, as many as its reader goes back.
+    let behind = |count| lack_of(&[archive(&all), vec![0; count]].concat());
+    assert_eq!(behind(65_535), None);
+    assert_eq!(behind(65_536), Some(Lack::Cut("step-1.pt".to_owned())));
     // An object that cannot be pickled.
     assert_eq!(lack_of(&archive(&[version])), record("data.pkl"));
     // An archive of another program.
