@@ -96,7 +96,8 @@ const FOLDERS: &[Row] = &[
             let of = |index: String| safetensors::lacks_of_index(folder, &index, safetensors::lack);
             let lacks = indices.into_iter().flat_map(of);
             // Programs put an optimizer beside them.
-            frameworks::once(lacks.chain(frameworks::companions(folder, &[])).collect())
+            let beside = frameworks::companions(folder, &[frameworks::ARGUMENTS]);
+            frameworks::once(lacks.chain(beside).collect())
         },
         parts: &[],
     },
@@ -255,7 +256,7 @@ pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let files: Vec<Vec<String>> = series.iter().map(last).collect();
     for (at, one) in series.into_iter().enumerate() {
         let (own, other) = (files.get(at), files.get(at.checked_sub(1).unwrap_or(1)));
-        let own = own.map(Vec::as_slice).unwrap_or_default();
+        let own: BTreeSet<&String> = own.into_iter().flatten().collect();
         let missing = other.into_iter().flatten().filter(|file| !own.contains(file));
         one.lacks.extend(missing.cloned().map(Lack::Missing));
     }

@@ -1,10 +1,12 @@
 //! What a checkpoint lacks, in words.
 
+use std::collections::BTreeSet;
+
 use text::lang::Text;
 use text::text;
 
 /// A part that is not there, or not whole. Names are those of files below the checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Lack {
     /// A file that belongs to it.
     Missing(String),
@@ -114,9 +116,14 @@ impl Lack {
 }
 
 /// The parts that are missing below the highest one.
-pub(crate) fn gaps(mut numbers: Vec<u32>, least: u32) -> Vec<Lack> {
-    numbers.dedup();
+pub(crate) fn gaps(numbers: Vec<u32>, least: u32) -> Vec<Lack> {
+    first_gaps(numbers, least, 4096)
+}
+
+/// So many of them.
+pub(crate) fn first_gaps(numbers: Vec<u32>, least: u32, most: usize) -> Vec<Lack> {
+    let numbers: BTreeSet<u32> = numbers.into_iter().collect();
     let count = numbers.last().map_or(0, |last| last.saturating_add(1)).max(least);
-    let missing: Vec<u32> = (0..count).filter(|one| !numbers.contains(one)).take(4096).collect();
+    let missing: Vec<u32> = (0..count).filter(|one| !numbers.contains(one)).take(most).collect();
     if missing.is_empty() { Vec::new() } else { vec![Lack::Parts(missing)] }
 }

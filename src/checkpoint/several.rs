@@ -4,11 +4,11 @@
 //! Takes what was found in a folder; gives one checkpoint for files that belong together, which is whole if each of them
 //! is there and whole. Which files there should be is known from the checkpoints before it only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::lack::{Lack, gaps};
+use crate::lack::{Lack, first_gaps};
 use crate::names::{self, Place, Told, told};
 use crate::{Checkpoint, Format, Standing};
 
@@ -66,12 +66,14 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
         }
     }
     // An optimizer whose model was not written.
+    let mut series_of: BTreeMap<String, String> = BTreeMap::new();
+    for (series, members) in &of_series {
+        let files = members.iter().flat_map(|one| Held::by(one).files.into_keys());
+        series_of.extend(files.map(|file| (file, series.clone())));
+    }
     for orphan in orphans {
-        let own = Held::by(&orphan);
-        let is_of = |other: &Checkpoint| {
-            Held::by(other).files.keys().any(|name| own.files.contains_key(name))
-        };
-        match of_series.values_mut().find(|series| series.iter().any(is_of)) {
+        let series = Held::by(&orphan).files.into_keys().find_map(|file| series_of.get(&file));
+        match series.and_then(|series| of_series.get_mut(series)) {
             Some(series) => series.push(orphan),
             None => found.push(orphan),
         }
@@ -96,6 +98,9 @@ fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
     Some(joined)
 }
 
+/// Ranks that are named of those that are missing: each of many files may be without thousands.
+const NAMED: usize = 64;
+
 /// With the files of these ranks, of so many at least.
 fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], world: u32) -> Checkpoint {
     let single: Vec<u32> = ranks
@@ -104,7 +109,7 @@ fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], world: u32) -> Checkpoint
         .map(|[rank]| rank)
         .collect();
     if single.len() == ranks.len() {
-        one.lacks.extend(gaps(single.clone(), world));
+        one.lacks.extend(first_gaps(single.clone(), world, NAMED));
         one.parts = single;
     }
     one
@@ -185,7 +190,8 @@ fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec
             }
         }
         let mut one = with_ranks(joined(several)?, &ranks, 0);
-        let missing = all.iter().filter(|one| !ranks.contains(one));
+        let here: BTreeSet<&Vec<u32>> = ranks.iter().collect();
+        let missing = all.iter().filter(|one| !here.contains(one)).take(NAMED);
         let missing: Vec<u32> = missing.filter_map(|ranks| ranks.last().copied()).collect();
         let known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
         if !missing.is_empty() && !known {
@@ -287,12 +293,15 @@ impl Held {
         let missing = last.files.iter().filter(|(name, _)| is_missing(name));
         let missing = missing.map(|(_, file)| names::renumbered(file, last.step, self.step));
         let mut lacks: Vec<Lack> = missing.map(Lack::Missing).collect();
-        let is_missing = |part: &&u32| {
-            !self.parts.contains(part) && rest.iter().all(|one| one.parts.contains(part))
-        };
-        let missing: Vec<u32> = last.parts.iter().filter(is_missing).copied().collect();
+        let own: BTreeSet<u32> = self.parts.iter().copied().collect();
+        let mut missing: BTreeSet<u32> =
+            last.parts.iter().copied().filter(|part| !own.contains(part)).collect();
+        for one in rest {
+            let parts: BTreeSet<u32> = one.parts.iter().copied().collect();
+            missing.retain(|part| parts.contains(part));
+        }
         if !missing.is_empty() && !self.is_empty() {
-            lacks.push(Lack::Parts(missing));
+            lacks.push(Lack::Parts(missing.into_iter().take(NAMED).collect()));
         }
         lacks
     }

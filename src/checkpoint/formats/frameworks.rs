@@ -1,6 +1,6 @@
 //! Checkpoints of frameworks: weights in a format of torch or safetensors, and files of their own beside them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use super::{dcp, deepspeed};
@@ -106,7 +106,7 @@ fn lack_of_state(folder: &Folder<'_>) -> Option<Lack> {
 /// node can leave them empty beside whole weights.
 const CONFIGS: &[&str] = &["config.json", "adapter_config.json"];
 /// The Trainer writes its arguments for people, and never reads them.
-const ARGUMENTS: &str = "training_args.bin";
+pub(super) const ARGUMENTS: &str = "training_args.bin";
 
 pub(super) fn trainer(folder: &Folder<'_>) -> Vec<Lack> {
     let mut lacks: Vec<Lack> = Vec::new();
@@ -355,13 +355,8 @@ pub(super) fn nemo(folder: &Folder<'_>) -> Vec<Lack> {
 
 /// Each lack once: a file of weights is one of all files as well.
 pub(super) fn once(lacks: Vec<Lack>) -> Vec<Lack> {
-    let mut once: Vec<Lack> = Vec::new();
-    for lack in lacks {
-        if !once.contains(&lack) {
-            once.push(lack);
-        }
-    }
-    once
+    let mut known: HashSet<Lack> = HashSet::new();
+    lacks.into_iter().filter(|lack| known.insert(lack.clone())).collect()
 }
 
 /// What the files lack that torch.save or safetensors wrote beside the weights.
