@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use crate::folder::Folder;
 use crate::lack::Lack;
-use crate::names::{Number, Place, Told, is_aside, is_numbered, is_of_one, told};
+use crate::names::{Number, Place, Told, are_steps, is_aside, is_numbered, is_of_one, told};
 use crate::{Checkpoint, Format, Standing, safetensors, torch};
 
 /// How one writer lays a checkpoint out in a folder.
@@ -264,11 +264,14 @@ pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
 
 /// The files of the folder that are checkpoints by themselves.
 pub(crate) fn of_files(folder: &Folder<'_>, above: Told) -> Vec<Checkpoint> {
+    let row = |name: &str| FILES.iter().find(|(end, ..)| name.ends_with(end));
+    let names = folder.names(false, |name| row(name).is_some());
+    let above = if are_steps(&names, above) { Told::default() } else { above };
     let of = |(name, entry): (&String, &crate::folder::Entry)| {
         if entry.is_folder || entry.is_alias {
             return None;
         }
-        let (_, format, lack) = FILES.iter().find(|(end, ..)| name.ends_with(end))?;
+        let (_, format, lack) = row(name)?;
         let (bytes, modified) = folder.stat(entry);
         let known = match format {
             Format::Lightning => frameworks::lightning_step(folder, name),

@@ -1,6 +1,7 @@
 //! The progress that the names of checkpoints tell: steps, samples, epochs and batches, and what is none of them.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 /// Words in front of a number that say what it counts; those of three letters and less stand alone.
 const WORDS: &[(&str, Counted)] = &[
@@ -285,6 +286,17 @@ pub(crate) fn is_of_one(name: &str) -> bool {
     told.step.is_some()
         || told.epoch.is_some()
         || (is_dated && name.contains(|one: char| one.is_ascii_digit()))
+}
+
+/// Whether numbers without a word are steps, in a folder whose name tells one: `step1_sft/0050000.pt`. Ranks and parts
+/// are counted from 0 or 1 (`step_200/0.pt`), and `step_200/model_200.pt` repeats its folder.
+pub(crate) fn are_steps(names: &[String], above: Told) -> bool {
+    let step = above.place().and_then(Place::step);
+    let only = |name: &String| told(name).only?.whole().filter(|only| Some(*only) != step);
+    let numbers: BTreeSet<u64> = names.iter().filter_map(only).collect();
+    let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { return false };
+    let count = u64::try_from(numbers.len()).unwrap_or(u64::MAX);
+    *first > 1 || last - first >= count
 }
 
 /// The ranks in a name, the number of ranks in all where it tells that too, and the name without the ranks. None: it

@@ -49,6 +49,11 @@ fn files_in_the_folder_of_a_step_are_one_checkpoint() {
     let dated =
         ["CKPT+2024-01-01+12-00-00+00/model.ckpt", "CKPT+2024-01-01+12-00-00+00/brain.ckpt"];
     assert_eq!(names(&dated), ["CKPT+2024-01-01+12-00-00+00"]);
+    // Numbers are parts where they count them, else steps.
+    assert_eq!(names(&["step_7/0.pt", "step_7/1.pt"]), ["step_7"]);
+    assert_eq!(names(&["step_7/model_7.pt", "step_7/optimizer_7.pt"]), ["step_7"]);
+    let stage = ["step1_sft/0050000.pt", "step1_sft/0100000.pt"];
+    assert_eq!(names(&stage), [stage[1], stage[0]]);
     // Folders of other names hold what they hold.
     assert_eq!(names(&["checkpoints/step_1.pt", "checkpoints/step_2.pt"]).len(), 2);
     assert_eq!(names(&["checkpoints/last.pt", "checkpoints/best.pt"]).len(), 2);
