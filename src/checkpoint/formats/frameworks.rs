@@ -165,6 +165,10 @@ fn before_others(folder: &Folder<'_>) -> Vec<Lack> {
         let first = (0..last.min(4096)).map(name);
         missing.extend(first.filter(|name| !folder.has(name) && last > 0));
     }
+    // These are numbered from 0 on.
+    let last = folder.numbers("custom_checkpoint_", ".pkl").last().copied().unwrap_or(0);
+    let registered = (0..last.min(4096)).map(|number| format!("custom_checkpoint_{number}.pkl"));
+    missing.extend(registered.filter(|name| !folder.has(name)));
     let optimizer = "optimizer.bin".to_owned();
     let is_alone = folder.names(true, |_| true).is_empty()
         && BY_RANK.iter().all(|(before, after)| folder.numbers(before, after).is_empty());

@@ -209,6 +209,8 @@ fn files_of_accelerate_are_those_of_its_neighbour() {
     assert_eq!(names(&alone), ["checkpoint_1: optimizer.bin is missing"]);
     let second = [alone[0], "checkpoint_1/optimizer_1.bin", alone[2]];
     assert_eq!(names(&second), ["checkpoint_1: optimizer.bin is missing"]);
+    let registered = [alone[0], "checkpoint_1/custom_checkpoint_1.pkl", alone[2]];
+    assert_eq!(names(&registered), ["checkpoint_1: custom_checkpoint_0.pkl is missing"]);
 }
 
 #[test]
