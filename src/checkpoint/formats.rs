@@ -137,10 +137,12 @@ pub(crate) fn by_name(folder: &Folder<'_>) -> Option<Checkpoint> {
 
 /// Whether the writer that the name of a folder promises would not have made what was found in it: programs and Ray
 /// name folders as the Trainer and accelerate do.
-pub(crate) fn is_foreign(one: &Checkpoint) -> bool {
-    let own =
-        ["optimizer.pt", "scheduler.pt", "scaler.pt", "pytorch_model.bin", "adapter_model.bin"];
-    let is_own = |name: &str| own.contains(&name) || name.starts_with("rng_state");
+pub(crate) fn is_foreign(one: &Checkpoint, writer: Format) -> bool {
+    let own = ["scaler.pt", "pytorch_model.bin", "adapter_model.bin"];
+    let of_trainer = ["optimizer.pt", "scheduler.pt"];
+    let is_of_trainer = |name: &str| of_trainer.contains(&name) || name.starts_with("rng_state");
+    let is_own =
+        |name: &str| own.contains(&name) || (writer == Format::Trainer && is_of_trainer(name));
     match one.format {
         Format::Trainer | Format::Accelerate | Format::Megatron | Format::Nemo => true,
         Format::Torch | Format::Lightning => {

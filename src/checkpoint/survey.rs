@@ -87,11 +87,9 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
             (Ok(sub), None) => {
                 let mut inner = Vec::new();
                 walk(&sub, depth, Told::of_folder(&name, above), &mut inner);
-                let promised = if inner.iter().any(formats::is_foreign) {
-                    None
-                } else {
-                    formats::by_name(&sub)
-                };
+                let promised = formats::by_name(&sub).filter(|promised| {
+                    !inner.iter().any(|one| formats::is_foreign(one, promised.format))
+                });
                 searched.push(Searched { name, path: sub.path, inner, promised });
             }
             // Removed meanwhile, as old checkpoints are.

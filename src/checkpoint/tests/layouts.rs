@@ -150,6 +150,7 @@ fn names_of_frameworks_hold_what_other_programs_save() {
             ],
             "checkpoint_000001/checkpoint",
         ),
+        (&["checkpoint_5/model.safetensors", "checkpoint_5/optimizer.pt"], "checkpoint_5"),
         (&["iter_10/model.pt"], "iter_10/model.pt"),
         (&["checkpoint-500/model.pt"], "checkpoint-500/model.pt"),
     ] {
