@@ -1,8 +1,9 @@
 //! One folder and its entries, and the reading of its files within bounds.
 
-use std::cell::{Cell, OnceCell};
-use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -30,11 +31,14 @@ pub(crate) struct Entry {
 pub(crate) struct Budget {
     left: Cell<usize>,
     is_spent: Cell<bool>,
+    /// Folders that were read: reading one again takes nothing.
+    read: RefCell<BTreeSet<PathBuf>>,
 }
 
 impl Budget {
     pub(crate) fn new(entries: usize) -> Budget {
-        Budget { left: Cell::new(entries), is_spent: Cell::new(false) }
+        let (left, is_spent) = (Cell::new(entries), Cell::new(false));
+        Budget { left, is_spent, read: RefCell::default() }
     }
 
     fn take(&self) -> bool {
@@ -50,7 +54,17 @@ impl Budget {
     }
 }
 
-/// A folder with all its entries. Names that are no UTF-8 are replaced where they are shown.
+/// A name with its bytes that are no UTF-8 as `\xNN`: two names stay two.
+fn shown(name: &OsStr) -> String {
+    let mut shown = String::new();
+    for chunk in name.as_encoded_bytes().utf8_chunks() {
+        shown.push_str(chunk.valid());
+        let _ = chunk.invalid().iter().try_for_each(|byte| write!(shown, "\\x{byte:02x}"));
+    }
+    shown
+}
+
+/// A folder with all its entries.
 #[derive(Debug)]
 pub(crate) struct Folder<'b> {
     pub(crate) path: PathBuf,
@@ -61,8 +75,10 @@ pub(crate) struct Folder<'b> {
 impl<'b> Folder<'b> {
     pub(crate) fn read(path: &Path, budget: &'b Budget) -> io::Result<Folder<'b>> {
         let mut entries = BTreeMap::new();
-        for entry in path.read_dir()? {
-            if !budget.take() {
+        let listed = path.read_dir()?;
+        let is_new = budget.read.borrow_mut().insert(path.to_owned());
+        for entry in listed {
+            if is_new && !budget.take() {
                 break;
             }
             let entry = entry?;
@@ -78,7 +94,10 @@ impl<'b> Folder<'b> {
                 is_alias = path.canonicalize().is_ok_and(|own| leads_to.parent() == Some(&own));
             }
             let (name, known) = (entry.file_name(), OnceCell::new());
-            let shown = name.to_string_lossy().into_owned();
+            let mut shown = shown(&name);
+            while entries.contains_key(&shown) {
+                shown.push('?');
+            }
             entries.insert(shown, Entry { is_folder: kind.is_dir(), is_alias, name, known });
         }
         Ok(Folder { path: path.to_owned(), entries, budget })

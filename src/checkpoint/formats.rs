@@ -13,8 +13,8 @@ use std::time::SystemTime;
 
 use crate::folder::Folder;
 use crate::lack::Lack;
-use crate::names::{is_numbered, step_of};
-use crate::{Checkpoint, Format, safetensors, torch};
+use crate::names::{Number, Place, Told, are_steps, is_aside, is_numbered, is_of_one, told};
+use crate::{Checkpoint, Format, Standing, safetensors, torch};
 
 /// How one writer lays a checkpoint out in a folder.
 pub(crate) struct Row {
@@ -94,7 +94,10 @@ const FOLDERS: &[Row] = &[
                 return vec![Lack::Missing("model.safetensors.index.json".to_owned())];
             }
             let of = |index: String| safetensors::lacks_of_index(folder, &index, safetensors::lack);
-            indices.into_iter().flat_map(of).collect()
+            let lacks = indices.into_iter().flat_map(of);
+            // Programs put an optimizer beside them.
+            let beside = frameworks::companions(folder, &[frameworks::ARGUMENTS]);
+            frameworks::once(lacks.chain(beside).collect())
         },
         parts: &[],
     },
@@ -107,25 +110,48 @@ fn indices(folder: &Folder<'_>) -> Vec<String> {
 /// How a file that is a checkpoint by itself ends in its name, and what it lacks.
 type FileRow = (&'static str, Format, fn(&Folder<'_>, &str) -> Option<Lack>);
 const FILES: &[FileRow] = &[
-    (".ckpt", Format::Lightning, torch::lack),
+    (".ckpt", Format::Lightning, frameworks::lack_of_ckpt),
     (".pt", Format::Torch, torch::lack),
     (".pth", Format::Torch, torch::lack),
+    (".pth.tar", Format::Torch, torch::lack),
+    (".pyth", Format::Torch, torch::lack),
+    ("pytorch_model.bin", Format::Torch, torch::lack),
+    ("adapter_model.bin", Format::Torch, torch::lack),
     (".safetensors", Format::Safetensors, safetensors::lack),
 ];
 
 /// The folder as one checkpoint, by its files. The folder in which the Trainer and accelerate save their checkpoints is
 /// none, although the Trainer puts the same files into it at its end.
-pub(crate) fn of_folder(folder: &Folder<'_>) -> Option<Checkpoint> {
+pub(crate) fn of_folder(folder: &Folder<'_>, above: Told) -> Option<Checkpoint> {
     let row = FOLDERS.iter().find(|row| (row.is_one)(folder))?;
     let is_one = |name: &str| FOLDERS.iter().any(|row| (row.is_named)(name));
-    folder.names(true, is_one).is_empty().then(|| judged(folder, row))
+    folder.names(true, is_one).is_empty().then(|| judged(folder, row, above))
 }
 
 /// The folder as the checkpoint that its name promises.
 pub(crate) fn by_name(folder: &Folder<'_>) -> Option<Checkpoint> {
     let name = frameworks::name(folder);
     let row = FOLDERS.iter().find(|row| (row.is_named)(&name))?;
-    Some(judged(folder, row))
+    Some(judged(folder, row, Told::default()))
+}
+
+/// Whether the writer that the name of a folder promises would not have made what was found in it: programs and Ray
+/// name folders as the Trainer and accelerate do.
+pub(crate) fn is_foreign(one: &Checkpoint, writer: Format) -> bool {
+    let own = ["scaler.pt", "pytorch_model.bin", "adapter_model.bin"];
+    let of_trainer = ["optimizer.pt", "scheduler.pt"];
+    let is_of_trainer = |name: &str| of_trainer.contains(&name) || name.starts_with("rng_state");
+    let is_own =
+        |name: &str| own.contains(&name) || (writer == Format::Trainer && is_of_trainer(name));
+    match one.format {
+        Format::Trainer | Format::Accelerate | Format::Megatron | Format::Nemo => true,
+        Format::Torch | Format::Lightning => {
+            !one.path.file_name().is_some_and(|name| is_own(&name.to_string_lossy()))
+        }
+        Format::Dcp | Format::Safetensors => one.standing.is_own,
+        // The Trainer has them in `global_step500`.
+        Format::Deepspeed => false,
+    }
 }
 
 /// A folder that cannot be read, among checkpoints of a format.
@@ -136,25 +162,49 @@ pub(crate) fn unread(
     format: Format,
 ) -> Checkpoint {
     let path = folder.path_of(name);
+    let place = told(name).place();
     Checkpoint {
         name: path.clone(),
         path,
         format,
-        step: step_of(name),
+        step: place.and_then(Place::step),
         lacks: vec![crate::folder::unread(name, error)],
         bytes: 0,
         modified: SystemTime::UNIX_EPOCH,
         parts: Vec::new(),
+        standing: Standing { place, is_own: place.is_some(), ..Standing::default() },
     }
 }
 
-/// The folder, judged by the row of this format, whatever it seems to be.
-pub(crate) fn as_format(folder: &Folder<'_>, format: Format) -> Option<Checkpoint> {
-    let row = FOLDERS.iter().find(|row| row.format == format)?;
-    Some(judged(folder, row))
+/// A folder that cannot be read, if its name is that of a checkpoint.
+pub(crate) fn unread_by_name(
+    folder: &Folder<'_>,
+    name: &str,
+    error: &io::Error,
+) -> Option<Checkpoint> {
+    let row = FOLDERS.iter().find(|row| (row.is_named)(name)).map(|row| row.format);
+    let format = row.or_else(|| is_of_one(name).then_some(Format::Torch))?;
+    Some(unread(folder, name, error, format))
 }
 
-fn judged(folder: &Folder<'_>, row: &Row) -> Checkpoint {
+/// The folder, judged by the row of this format, whatever it seems to be.
+pub(crate) fn as_format(folder: &Folder<'_>, format: Format, above: Told) -> Option<Checkpoint> {
+    let row = FOLDERS.iter().find(|row| row.format == format)?;
+    Some(judged(folder, row, above))
+}
+
+/// The place that the files or the name tell, or the names above.
+fn standing(known: Option<u64>, name: &str, above: Told) -> Standing {
+    let (told, is_own) = told(name).within(above);
+    let place = known.map(|step| Place::Step(Number::of(step)));
+    Standing {
+        is_own: is_own || place.is_some(),
+        place: place.or_else(|| told.place()),
+        ..Standing::default()
+    }
+}
+
+fn judged(folder: &Folder<'_>, row: &Row, above: Told) -> Checkpoint {
     let (bytes, modified) = match extent(folder, 3) {
         // It holds no file yet.
         (0, SystemTime::UNIX_EPOCH) => (0, folder.modified()),
@@ -165,33 +215,41 @@ fn judged(folder: &Folder<'_>, row: &Row) -> Checkpoint {
     if row.format == Format::Dcp {
         parts.extend(dcp::parts(folder));
     }
-    let named = folder.path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let step = match row.format {
+    let known = match row.format {
         Format::Trainer => frameworks::global_step(folder),
+        Format::Lightning => frameworks::lightning_step(folder, "meta.pt"),
         _ => None,
+    };
+    let name = frameworks::name(folder);
+    let standing = Standing {
+        // What ds_to_universal made of another one loads with a setting of its own only.
+        is_aside: name.ends_with("_universal"),
+        ..standing(known, &name, above)
     };
     Checkpoint {
         path: folder.path.clone(),
         name: folder.path.clone(),
         format: row.format,
-        step: step.or_else(|| step_of(&named.unwrap_or_default())),
+        step: standing.place.and_then(Place::step),
         lacks: (row.lacks)(folder),
         bytes,
         modified,
         parts: parts.into_iter().collect(),
+        standing,
     }
 }
 
 /// Adds what the checkpoints of one folder lack that the one before them has, by step; the first one is compared with
-/// the next. Only accelerate writes such files. A program that registers fewer objects than before has its second
-/// checkpoint called whole.
+/// the next. Only accelerate writes such files. A program that saves fewer than before has its second checkpoint called
+/// whole.
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let is_such = |one: &&mut Checkpoint| {
         let is_here = one.path.parent() == Some(&folder.path);
-        is_here && one.format == Format::Accelerate && one.step.is_some() && one.is_whole()
+        let has_place = one.standing.place.is_some();
+        is_here && one.format == Format::Accelerate && has_place && one.is_whole()
     };
     let mut series: Vec<&mut Checkpoint> = found.iter_mut().filter(is_such).collect();
-    series.sort_by_key(|one| one.step);
+    series.sort_by_key(|one| one.standing.place);
     let last = |one: &&mut Checkpoint| {
         let name = one.path.file_name().map(|name| name.to_string_lossy().into_owned());
         let sub = name.and_then(|name| folder.sub(&name));
@@ -200,33 +258,43 @@ pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let files: Vec<Vec<String>> = series.iter().map(last).collect();
     for (at, one) in series.into_iter().enumerate() {
         let (own, other) = (files.get(at), files.get(at.checked_sub(1).unwrap_or(1)));
-        let own = own.map(Vec::as_slice).unwrap_or_default();
+        let own: BTreeSet<&String> = own.into_iter().flatten().collect();
         let missing = other.into_iter().flatten().filter(|file| !own.contains(file));
         one.lacks.extend(missing.cloned().map(Lack::Missing));
     }
 }
 
 /// The files of the folder that are checkpoints by themselves.
-pub(crate) fn of_files(folder: &Folder<'_>) -> Vec<Checkpoint> {
+pub(crate) fn of_files(folder: &Folder<'_>, above: Told) -> Vec<Checkpoint> {
+    let row = |name: &str| FILES.iter().find(|(end, ..)| name.ends_with(end));
+    let names = folder.names(false, |name| row(name).is_some());
+    let above = if are_steps(&names, above) { Told::default() } else { above };
     let of = |(name, entry): (&String, &crate::folder::Entry)| {
         if entry.is_folder || entry.is_alias {
             return None;
         }
-        let (_, format, lack) = FILES.iter().find(|(end, ..)| name.ends_with(end))?;
+        let (_, format, lack) = row(name)?;
         let (bytes, modified) = folder.stat(entry);
         let known = match format {
             Format::Lightning => frameworks::lightning_step(folder, name),
             _ => None,
         };
+        let path = folder.path_of(name);
+        let standing = Standing {
+            is_aside: is_aside(name),
+            files: vec![path.clone()],
+            ..standing(known, name, above)
+        };
         Some(Checkpoint {
-            path: folder.path_of(name),
-            name: folder.path_of(name),
+            name: path.clone(),
+            path,
             format: *format,
-            step: known.or_else(|| step_of(name)),
+            step: standing.place.and_then(Place::step),
             lacks: lack(folder, name).into_iter().collect(),
             bytes,
             modified,
             parts: Vec::new(),
+            standing,
         })
     };
     folder.entries.iter().filter_map(of).collect()

@@ -14,6 +14,11 @@ const NAMES: &[&str] = &[
     "step-2/__0_0.distcp",
     "global_step3/mp_rank_00_model_states.pt",
     "iter_0000004/metadata.json",
+    "checkpoint_5/optimizer.bin",
+    "step_6/model-rank0.pt",
+    "step_6/optimizer.pt",
+    "CKPT+7/a.ckpt",
+    "CKPT+7/CKPT.yaml",
 ];
 
 /// Whether nothing that these bytes make is given without words.

@@ -1,10 +1,12 @@
 //! What a checkpoint lacks, in words.
 
+use std::collections::BTreeSet;
+
 use text::lang::Text;
 use text::text;
 
 /// A part that is not there, or not whole. Names are those of files below the checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Lack {
     /// A file that belongs to it.
     Missing(String),
@@ -13,6 +15,12 @@ pub enum Lack {
     Zeros(String),
     /// A file that ends before its own index or its metadata says.
     Short {
+        file: String,
+        has: u64,
+        needs: u64,
+    },
+    /// A file with more bytes than its own index says, which its reader refuses.
+    Long {
         file: String,
         has: u64,
         needs: u64,
@@ -43,6 +51,26 @@ pub enum Lack {
 }
 
 impl Lack {
+    /// The same of files in a folder of this name.
+    pub(crate) fn within(mut self, folder: &str) -> Lack {
+        match &mut self {
+            Lack::Missing(file)
+            | Lack::Empty(file)
+            | Lack::Zeros(file)
+            | Lack::Short { file, .. }
+            | Lack::Long { file, .. }
+            | Lack::Cut(file)
+            | Lack::Record { file, .. }
+            | Lack::Damaged(file)
+            | Lack::Unread { file, .. }
+            | Lack::NotRenamed(file)
+            | Lack::NotNamed { file, .. }
+            | Lack::NoEnd(file) => *file = format!("{folder}/{file}"),
+            Lack::Parts(_) => {}
+        }
+        self
+    }
+
     pub fn words(&self) -> Text {
         match self {
             Lack::Missing(file) => text!("{file} is missing", "缺少 {file}"),
@@ -54,6 +82,10 @@ impl Lack {
             Lack::Short { file, has, needs } => text!(
                 "{file} ends after {has} of {needs} bytes",
                 "{file} 只有 {has} 字节，应有 {needs} 字节"
+            ),
+            Lack::Long { file, has, needs } => text!(
+                "{file} has {has} bytes and should have {needs}: it was written over another file",
+                "{file} 有 {has} 字节，应有 {needs} 字节：覆盖写入了另一个文件"
             ),
             Lack::Cut(file) => text!("{file} is cut off", "{file} 被截断"),
             Lack::Record { file, record } => text!(
@@ -84,9 +116,14 @@ impl Lack {
 }
 
 /// The parts that are missing below the highest one.
-pub(crate) fn gaps(mut numbers: Vec<u32>, least: u32) -> Vec<Lack> {
-    numbers.dedup();
+pub(crate) fn gaps(numbers: Vec<u32>, least: u32) -> Vec<Lack> {
+    first_gaps(numbers, least, 4096)
+}
+
+/// So many of them.
+pub(crate) fn first_gaps(numbers: Vec<u32>, least: u32, most: usize) -> Vec<Lack> {
+    let numbers: BTreeSet<u32> = numbers.into_iter().collect();
     let count = numbers.last().map_or(0, |last| last.saturating_add(1)).max(least);
-    let missing: Vec<u32> = (0..count).filter(|one| !numbers.contains(one)).take(4096).collect();
+    let missing: Vec<u32> = (0..count).filter(|one| !numbers.contains(one)).take(most).collect();
     if missing.is_empty() { Vec::new() } else { vec![Lack::Parts(missing)] }
 }

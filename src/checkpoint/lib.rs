@@ -13,6 +13,7 @@ mod lack;
 mod names;
 mod ranks;
 mod safetensors;
+mod several;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 
 pub use lack::Lack;
+use names::Place;
 pub use ranks::RankFiles;
 pub use survey::{Limits, survey};
 
@@ -78,6 +80,19 @@ pub struct Checkpoint {
     pub modified: SystemTime,
     /// The ranks or parts whose files are here, where the format has such files.
     pub parts: Vec<u32>,
+    pub(crate) standing: Standing,
+}
+
+/// What decides on the order of checkpoints, and on which of them are one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Standing {
+    pub(crate) place: Option<Place>,
+    /// The place stands in its own name or files, not in the name of a folder above.
+    pub(crate) is_own: bool,
+    /// It is beside another one, and nothing starts from it alone: an optimizer.
+    pub(crate) is_aside: bool,
+    /// The files of a checkpoint of torch.save or safetensors. Empty: a folder of a framework.
+    pub(crate) files: Vec<PathBuf>,
 }
 
 impl Checkpoint {

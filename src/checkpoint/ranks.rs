@@ -76,6 +76,7 @@ mod tests {
             bytes: 0,
             modified: SystemTime::UNIX_EPOCH,
             parts: parts.to_vec(),
+            standing: crate::Standing::default(),
         }
     }
 

@@ -7,6 +7,8 @@ use std::path::Path;
 
 use crate::folder::{Budget, Folder};
 use crate::formats;
+use crate::names::{Place, Told, series};
+use crate::several::{self, Searched};
 use crate::{Checkpoint, Format};
 use text::lang::failure;
 use text::text;
@@ -26,8 +28,8 @@ impl Default for Limits {
     }
 }
 
-/// The checkpoints in the folder and below it, newest first: by step, and where both or one of them have none, by the
-/// time of the last write. A folder that is a checkpoint is not searched.
+/// The checkpoints in the folder and below it, newest first: those with a step by it, the others behind them by epoch
+/// if all have one, else by the time of the last write. A folder that is a checkpoint is not searched.
 ///
 /// # Errors
 /// When the folder itself cannot be read, or there is more below it than the limits allow.
@@ -35,9 +37,9 @@ pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
     let budget = Budget::new(limits.entries);
     let mut found = Vec::new();
     let folder = Folder::read(root, &budget)?;
-    match formats::of_folder(&folder) {
+    match formats::of_folder(&folder, Told::default()) {
         Some(one) => found.push(one),
-        None => walk(&folder, limits.depth, &mut found),
+        None => walk(&folder, limits.depth, Told::default(), &mut found),
     }
     if found.is_empty() {
         found.extend(formats::by_name(&folder));
@@ -58,60 +60,74 @@ pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
     Ok(found)
 }
 
-fn walk(folder: &Folder<'_>, depth: u32, found: &mut Vec<Checkpoint>) {
+/// `above`: what the names of the folder and of those above it tell of the progress.
+fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint>) {
     let from = found.len();
-    found.extend(formats::of_files(folder));
+    found.extend(several::of_one_folder(formats::of_files(folder, above)));
     let Some(depth) = depth.checked_sub(1) else { return };
     let names = folder.names(true, |name| !name.starts_with('.') && name != "__pycache__");
     let mut others = Vec::new();
-    let mut series: BTreeMap<String, Format> = BTreeMap::new();
+    let mut of_format: BTreeMap<String, Format> = BTreeMap::new();
     for name in names {
         let sub = folder.try_sub(&name);
-        match sub.as_ref().ok().and_then(formats::of_folder) {
+        match sub.as_ref().ok().and_then(|sub| formats::of_folder(sub, above)) {
             Some(one) => {
-                series.insert(without_digits(&name), one.format);
+                of_format.insert(series(&name), one.format);
                 found.push(one);
             }
             None => others.push((name, sub)),
         }
     }
+    let mut searched = Vec::new();
     for (name, sub) in others {
         // A folder that is named like its neighbours, and holds only the beginning of what they hold.
-        let format = series.get(&without_digits(&name)).copied();
+        let format = of_format.get(&series(&name)).copied();
         match (sub, format) {
-            (Ok(sub), Some(format)) => found.extend(formats::as_format(&sub, format)),
-            (Ok(sub), None) => match formats::by_name(&sub) {
-                Some(one) => found.push(one),
-                None => walk(&sub, depth, found),
-            },
+            (Ok(sub), Some(format)) => found.extend(formats::as_format(&sub, format, above)),
+            (Ok(sub), None) => {
+                let mut inner = Vec::new();
+                walk(&sub, depth, Told::of_folder(&name, above), &mut inner);
+                let promised = formats::by_name(&sub).filter(|promised| {
+                    !inner.iter().any(|one| formats::is_foreign(one, promised.format))
+                });
+                searched.push(Searched { name, path: sub.path, inner, promised });
+            }
             // Removed meanwhile, as old checkpoints are.
             (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {}
             (Err(error), Some(format)) => {
                 found.push(formats::unread(folder, &name, &error, format));
             }
-            (Err(_), None) => {}
+            // Perhaps the newest one: a start from the one before it would overwrite what it holds.
+            (Err(error), None) => found.extend(formats::unread_by_name(folder, &name, &error)),
         }
     }
+    found.extend(several::of_folders(&folder.path, above, searched));
     formats::compare(folder, found.get_mut(from..).unwrap_or_default());
 }
 
 /// Removes bare weights beside checkpoints with a step: what a framework exports when it is done.
 fn leave_out_exports(found: &mut Vec<Checkpoint>) {
-    let is_export = |one: &Checkpoint| one.format == Format::Safetensors && one.step.is_none();
-    if found.iter().any(|one| one.format != Format::Safetensors && one.step.is_some()) {
-        found.retain(|one| !is_export(one));
+    let is_weights = |one: &Checkpoint| {
+        let name = one.path.file_name().unwrap_or_default();
+        one.format == Format::Safetensors
+            || name == "pytorch_model.bin"
+            || name == "adapter_model.bin"
+    };
+    let has_place = |one: &Checkpoint| one.standing.place.is_some();
+    if found.iter().any(|one| !is_weights(one) && has_place(one)) {
+        found.retain(|one| !is_weights(one) || has_place(one));
     }
 }
 
-fn without_digits(name: &str) -> String {
-    name.chars().filter(|letter| !letter.is_ascii_digit()).collect()
-}
-
-/// A step says more than a time: a copy is younger than what it was copied from.
+/// A step says more than a time: a copy is younger than what it was copied from. Files without a step, such as
+/// `tokenizer.pt`, do not change the order of those that have one.
 fn sort(found: &mut [Checkpoint]) {
-    let series_have_steps = found.iter().all(|one| one.step.is_some());
+    let step =
+        |one: &Checkpoint| one.standing.place.filter(|place| matches!(place, Place::Step(_)));
+    let others = || found.iter().filter(|one| step(one).is_none() && !one.standing.is_aside);
+    let have_epochs = others().all(|one| one.standing.place.is_some());
     found.sort_by_key(|one| {
-        let step = if series_have_steps { one.step } else { None };
-        (Reverse(step), Reverse(one.modified), one.path.clone())
+        let place = if have_epochs { one.standing.place } else { step(one) };
+        (Reverse(place), one.standing.is_aside, Reverse(one.modified), one.path.clone())
     });
 }

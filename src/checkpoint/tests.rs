@@ -1,5 +1,7 @@
 //! Names, and folders with any bytes in their files.
 
+mod layouts;
+
 use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
@@ -7,52 +9,47 @@ use proptest::prelude::*;
 use super::*;
 use crate::folder::{Budget, Folder};
 use crate::formats::as_format;
-use crate::names::step_of;
-
-#[test]
-fn step_is_the_number_behind_its_word() {
-    for (name, step) in [
-        ("checkpoint-500", Some(500)),
-        ("step-7", Some(7)),
-        ("iter_0001000", Some(1000)),
-        ("global_step1000", Some(1000)),
-        ("epoch=3-step=1200.ckpt", Some(1200)),
-        ("epoch=3-val_loss=0.25.ckpt", None),
-        ("model_12.pt", Some(12)),
-        ("step_00000100", Some(100)),
-        ("last.ckpt", None),
-        ("mp4.pt", None),
-        ("resnet50.pt", None),
-        ("llama-7b.safetensors", None),
-        ("model-00001-of-00003.safetensors", None),
-        ("12.pt", Some(12)),
-        ("checkpoint_99999999999999999999999.pt", None),
-        ("3step-8", Some(8)),
-    ] {
-        assert_eq!(step_of(name), step, "{name}");
-    }
-}
+use crate::names::Told;
 
 #[test]
 fn newest_is_first_by_step_and_else_by_time() {
     let folder = tempfile::tempdir().expect("a folder");
-    let write = |name: &str| {
-        std::fs::write(folder.path().join(name), "PK").expect("it is written");
-    };
-    let names = || -> Vec<String> {
+    let mut at = SystemTime::UNIX_EPOCH;
+    // Each is newer than those before it.
+    let mut names = |more: &[&str]| -> Vec<String> {
+        for name in more {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "PK").expect("it is written");
+            at += Duration::from_secs(60);
+            let file = std::fs::File::options().write(true).open(path);
+            file.and_then(|file| file.set_modified(at)).expect("its time is set");
+        }
         let found = survey(folder.path(), &Limits::default()).expect("a folder");
         found.iter().map(|one| one.name.display().to_string()).collect()
     };
-    for name in ["step-9.pt", "step-10.pt", "step-2.pt"] {
-        write(name);
-    }
-    assert_eq!(names(), ["step-10.pt", "step-9.pt", "step-2.pt"]);
-    // A series without steps.
+    assert_eq!(names(&["last.pt", "best.pt"]), ["best.pt", "last.pt"]);
+    assert_eq!(
+        names(&["epoch_2.pt", "epoch_1.pt"]),
+        ["epoch_1.pt", "epoch_2.pt", "best.pt", "last.pt"]
+    );
+    let with_steps = ["step-10.pt", "step-9.pt", "step-1.5.pt", "epoch_1.pt", "epoch_2.pt"];
+    let found = names(&["step-10.pt", "step-1.5.pt", "step-9.pt"]);
+    assert_eq!(found[..5], with_steps);
+    // A file without a step does not change that.
+    let found = names(&["tokenizer.pt", "best.pt"]);
+    assert_eq!(found[..3], with_steps[..3]);
+    assert_eq!(found[3], "best.pt");
+}
+
+#[test]
+fn epochs_are_the_order_where_all_have_them() {
+    let folder = made(&["epoch_10.pth", "epoch_9.pth", "best_epoch_9.pth", "optimizer.pt"]);
+    let late = std::fs::File::options().write(true).open(folder.path().join("epoch_9.pth"));
     let at = SystemTime::now() + Duration::from_secs(60);
-    write("last.pt");
-    let last = std::fs::File::options().write(true).open(folder.path().join("last.pt"));
-    last.and_then(|file| file.set_modified(at)).expect("its time is set");
-    assert_eq!(names().first().map(String::as_str), Some("last.pt"));
+    late.and_then(|file| file.set_modified(at)).expect("its time is set");
+    let names: Vec<PathBuf> = found(&folder).into_iter().map(|one| one.name).collect();
+    assert_eq!(names[0], PathBuf::from("epoch_10.pth"));
+    assert_eq!(names[3], PathBuf::from("optimizer.pt"), "nothing starts from it");
 }
 
 /// A folder with these files; a name that ends with "/" is a folder, and zip archives are whole.
@@ -68,7 +65,7 @@ fn made(files: &[&str]) -> tempfile::TempDir {
         let content = match path.extension().and_then(|end| end.to_str()) {
             Some("safetensors") => safetensors(&[1; 64]),
             Some("json") => br#"{"global_step": 7, "weight_map": {}}"#.to_vec(),
-            _ => [b"PK\x05\x06".as_slice(), &[0; 18]].concat(),
+            _ => archive(&[("data.pkl", b"\x80\x02N."), ("version", b"3\n")]),
         };
         std::fs::write(path, content).expect("it is written");
     }
@@ -77,7 +74,7 @@ fn made(files: &[&str]) -> tempfile::TempDir {
 
 fn safetensors(data: &[u8]) -> Vec<u8> {
     let header =
-        format!(r#"{{"a":{{"dtype":"U8","shape":[1],"data_offsets":[0,{}]}}}}"#, data.len());
+        format!(r#"{{"a":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}}}}"#, data.len());
     let length = u64::try_from(header.len()).expect("it fits").to_le_bytes();
     [&length, header.as_bytes(), data].concat()
 }
@@ -99,7 +96,7 @@ fn an_empty_folder_is_whole_in_no_format() {
     let budget = Budget::new(10);
     for format in Format::ALL {
         let folder = Folder::read(folder.path(), &budget).expect("it is read");
-        let one = as_format(&folder, *format);
+        let one = as_format(&folder, *format, Told::default());
         assert!(!one.as_ref().is_some_and(Checkpoint::is_whole), "{one:?}");
     }
 }
@@ -253,6 +250,10 @@ fn archive_without_a_named_storage_is_torn() {
     };
     let [objects, first, _, version] = all;
     assert_eq!(lack_of(&archive(&[objects, first, version])), record("data/1"));
+    // Bytes behind its end, as many as its reader goes back.
+    let behind = |count| lack_of(&[archive(&all), vec![0; count]].concat());
+    assert_eq!(behind(65_535), None);
+    assert_eq!(behind(65_536), Some(Lack::Cut("step-1.pt".to_owned())));
     // An object that cannot be pickled.
     assert_eq!(lack_of(&archive(&[version])), record("data.pkl"));
     // An archive of another program.

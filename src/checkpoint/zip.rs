@@ -11,6 +11,8 @@ const END: &[u8] = b"PK\x05\x06";
 const END_64: &[u8] = b"PK\x06\x06";
 const LOCATOR_64: &[u8] = b"PK\x06\x07";
 const END_LENGTH: u64 = 22;
+/// Maximum bytes of a comment behind the end.
+const COMMENT: u64 = 65_535;
 const LOCATOR_LENGTH: u64 = 20;
 const END_64_LENGTH: u64 = 56;
 /// Maximum bytes of a directory: about a million entries.
@@ -85,15 +87,25 @@ impl Zip {
     }
 }
 
+/// Whether an archive ends at this place of a file.
+pub(crate) fn has_end(parts: &mut Parts, end: u64) -> bool {
+    let at = end.checked_sub(END_LENGTH);
+    at.and_then(|at| parts.at(at, 22).ok()).is_some_and(|last| last.starts_with(END))
+}
+
 /// Place and length of the directory.
 fn directory(parts: &mut Parts) -> Result<(u64, u64), Lack> {
     let cut = Lack::Cut(parts.name().to_owned());
-    let end = parts.bytes.checked_sub(END_LENGTH).ok_or_else(|| cut.clone())?;
-    let last = parts.at(end, 22)?;
-    if !last.starts_with(END) {
-        return Err(cut);
-    }
-    let (length, offset) = (long(&last, 12), long(&last, 16));
+    // Its reader takes the last end that it finds, with a comment or other bytes behind it.
+    let most = parts.bytes.min(END_LENGTH + COMMENT);
+    let from = parts.bytes.saturating_sub(most);
+    let bytes = parts.at(from, usize::try_from(most).unwrap_or_default())?;
+    let is_end = |at: &usize| bytes.get(*at..).is_some_and(|rest| rest.starts_with(END));
+    let at = (0..=bytes.len().saturating_sub(22)).rev().find(is_end);
+    let last = at.and_then(|at| bytes.get(at..at.checked_add(22)?)).ok_or_else(|| cut.clone())?;
+    let end =
+        at.and_then(|at| from.checked_add(u64::try_from(at).ok()?)).ok_or_else(|| cut.clone())?;
+    let (length, offset) = (long(last, 12), long(last, 16));
     let locator = end.checked_sub(LOCATOR_LENGTH).map(|at| parts.at(at, 20)).transpose()?;
     let (length, offset, ends) = match locator.filter(|locator| locator.starts_with(LOCATOR_64)) {
         None => (length.map(u64::from), offset.map(u64::from), end),

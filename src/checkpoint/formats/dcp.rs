@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::folder::Folder;
 use crate::lack::{Lack, gaps};
-use text::pickle::{Value, read_hollow};
+use crate::zip::{self, LOCAL};
+use text::pickle::{Value, read_first};
 
 const METADATA: &str = ".metadata";
 
@@ -49,16 +50,58 @@ pub(super) fn lacks(folder: &Folder<'_>) -> Vec<Lack> {
     lacks
 }
 
+/// Files whose content is looked at, spread over all.
+const LOOKED_AT: usize = 64;
+
+/// The items of a file that begin first and last: offset and length.
+struct Items {
+    first: (u64, u64),
+    last: (u64, u64),
+}
+
+impl Items {
+    /// Each item is a file of torch.save or safetensors by itself, or compressed: none begins with zeros. Pages that
+    /// never reached the disk are zeros, mostly those at the end.
+    fn lack(&self, folder: &Folder<'_>, file: &str) -> Option<Lack> {
+        let zeros = || Some(Lack::Zeros(file.to_owned()));
+        let mut parts = match folder.open(file) {
+            Ok(parts) => parts,
+            Err(Lack::Empty(_)) => return None,
+            Err(lack) => return Some(lack),
+        };
+        if parts.ends_with_hole() {
+            return zeros();
+        }
+        for (offset, length) in [self.first, self.last] {
+            let count = usize::try_from(length.min(4)).unwrap_or_default();
+            let begun = match parts.at(offset, count) {
+                Ok(begun) => begun,
+                Err(lack) => return Some(lack),
+            };
+            if !begun.is_empty() && begun.iter().all(|byte| *byte == 0) {
+                return zeros();
+            }
+            if begun == LOCAL && !zip::has_end(&mut parts, offset.saturating_add(length)) {
+                return Some(Lack::Damaged(file.to_owned()));
+            }
+        }
+        None
+    }
+}
+
 fn of_metadata(folder: &Folder<'_>, name: &str) -> Vec<Lack> {
     let bytes = match folder.content(name) {
         Ok(bytes) => bytes,
         Err(lack) => return vec![lack],
     };
-    let Ok(tree) = read_hollow(&bytes) else { return vec![Lack::Damaged(name.to_owned())] };
+    // Its reader takes no notice of bytes behind it.
+    let Ok(Some((tree, _))) = read_first(&bytes) else {
+        return vec![Lack::Damaged(name.to_owned())];
+    };
     let Some(items) = tree.root().get("storage_data").and_then(Value::values) else {
         return vec![Lack::Damaged(name.to_owned())];
     };
-    let mut needs: BTreeMap<String, u64> = BTreeMap::new();
+    let mut needs: BTreeMap<String, Items> = BTreeMap::new();
     for item in items {
         let text = |name| item.get(name).and_then(Value::text);
         let number =
@@ -68,13 +111,20 @@ fn of_metadata(folder: &Folder<'_>, name: &str) -> Vec<Lack> {
         else {
             continue;
         };
-        let end = offset.saturating_add(length);
-        needs.entry(file.to_owned()).and_modify(|known| *known = end.max(*known)).or_insert(end);
+        let item = (offset, length);
+        let items = needs.entry(file.to_owned()).or_insert(Items { first: item, last: item });
+        items.first = items.first.min(item);
+        items.last = items.last.max(item);
     }
-    let lack = |(file, needs): (String, u64)| match folder.bytes(&file) {
-        None => Some(Lack::Missing(file)),
-        Some(has) if has < needs => Some(Lack::Short { file, has, needs }),
-        Some(_) => None,
+    let apart = needs.len().div_ceil(LOOKED_AT).max(1);
+    let lack = |(at, (file, items)): (usize, (String, Items))| {
+        let needs = items.last.0.saturating_add(items.last.1);
+        match folder.bytes(&file) {
+            None => Some(Lack::Missing(file)),
+            Some(has) if has < needs => Some(Lack::Short { file, has, needs }),
+            Some(_) if at.is_multiple_of(apart) => items.lack(folder, &file),
+            Some(_) => None,
+        }
     };
-    needs.into_iter().filter_map(lack).collect()
+    needs.into_iter().enumerate().filter_map(lack).collect()
 }

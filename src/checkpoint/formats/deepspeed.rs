@@ -67,9 +67,21 @@ fn facts(folder: &Folder<'_>, model: &str) -> Option<Facts> {
     })
 }
 
+/// The folder that ds_to_universal fills with one folder for each parameter, before it copies the states of the model.
+const UNIVERSAL: &str = "zero";
+
 pub(super) fn lacks(folder: &Folder<'_>) -> Vec<Lack> {
     let files = files(folder);
     let mut lacks: Vec<Lack> = files.iter().filter_map(|file| torch::lack(folder, file)).collect();
+    if let Some(universal) = folder.sub(UNIVERSAL) {
+        if universal.entries.is_empty() {
+            lacks.push(Lack::Missing(format!("{UNIVERSAL}/*/fp32.pt")));
+        }
+        if files.is_empty() {
+            lacks.push(Lack::Missing(format!("mp_rank_00{MODEL}")));
+        }
+        return lacks;
+    }
     let is_model = |file: &&String| file.ends_with(MODEL) && !file.starts_with(COUNTED_NOWHERE);
     let Some(model) = files.iter().find(is_model) else {
         lacks.push(Lack::Missing(format!("mp_rank_00{MODEL}")));

@@ -1,5 +1,6 @@
 //! Checkpoints of frameworks: weights in a format of torch or safetensors, and files of their own beside them.
 
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use super::{dcp, deepspeed};
@@ -56,7 +57,11 @@ fn weights(folder: &Folder<'_>) -> Vec<Lack> {
     let sharded: Vec<Folder<'_>> =
         [FSDP, "optimizer_0"].iter().filter_map(|name| folder.sub(name)).collect();
     if !sharded.is_empty() {
-        return sharded.iter().flat_map(dcp::lacks).collect();
+        let mut lacks: Vec<Lack> = sharded.iter().flat_map(dcp::lacks).collect();
+        if folder.sub(FSDP).is_none() && !WEIGHTS.iter().any(|file| folder.has(file)) {
+            lacks.push(Lack::Missing(FSDP.to_owned()));
+        }
+        return lacks;
     }
     if let Some(lacks) = by_rank(folder) {
         return lacks;
@@ -86,15 +91,34 @@ pub(super) fn global_step(folder: &Folder<'_>) -> Option<u64> {
     folder.json(STATE).ok()?.get("global_step")?.as_u64()
 }
 
+/// The state is read into fields, of which one counts steps.
+fn lack_of_state(folder: &Folder<'_>) -> Option<Lack> {
+    let state = match folder.json(STATE) {
+        Ok(state) => state,
+        Err(lack) => return Some(lack),
+    };
+    let step = state.get("global_step").map(serde_json::Value::as_u64);
+    let is_state = state.is_object() && step != Some(None);
+    (!is_state).then(|| Lack::Damaged(STATE.to_owned()))
+}
+
+/// What the Trainer reads when it goes on. They are written before the weights and synced by nobody, so a crash of the
+/// node can leave them empty beside whole weights.
+const CONFIGS: &[&str] = &["config.json", "adapter_config.json"];
+/// The Trainer writes its arguments for people, and never reads them.
+pub(super) const ARGUMENTS: &str = "training_args.bin";
+
 pub(super) fn trainer(folder: &Folder<'_>) -> Vec<Lack> {
     let mut lacks: Vec<Lack> = Vec::new();
     let name = name(folder);
     if name.starts_with("tmp-") {
         lacks.push(Lack::NotRenamed(name));
     }
-    lacks.extend(folder.json(STATE).err());
+    lacks.extend(lack_of_state(folder));
     lacks.extend(weights(folder));
-    lacks.extend(companions(folder));
+    let configs = CONFIGS.iter().filter(|name| folder.has(name));
+    lacks.extend(configs.filter_map(|name| folder.json(name).err()));
+    lacks.extend(companions(folder, &[ARGUMENTS]));
     if folder.has("scheduler.pt")
         && !["optimizer.pt", "optimizer.bin", "optimizer_0"].iter().any(|file| folder.has(file))
         && folder.names(true, |name| name.starts_with("global_step")).is_empty()
@@ -114,24 +138,82 @@ pub(super) fn is_accelerate(folder: &Folder<'_>) -> bool {
 
 pub(super) fn accelerate(folder: &Folder<'_>) -> Vec<Lack> {
     let mut lacks = weights(folder);
-    // Programs that save weights by a hook of accelerate put them into folders of their own, before all else.
-    if !folder.names(true, |_| true).is_empty() {
+    // Programs that save weights by a hook of accelerate put them into folders or files of their own, before all else
+    // (`pytorch_lora_weights.safetensors`).
+    let is_weights = |name: &str| name.ends_with(".safetensors");
+    let has_own = || !folder.names(false, is_weights).is_empty();
+    if !folder.names(true, |_| true).is_empty() || has_own() {
         lacks.retain(|lack| *lack != Lack::Missing(WEIGHTS[0].to_owned()));
     }
-    lacks.extend(companions(folder));
+    lacks.extend(companions(folder, &[]));
+    lacks.extend(before_others(folder));
     lacks.extend(gaps(folder.numbers("random_states_", ".pkl"), 1));
     once(lacks)
 }
 
+/// The files of accelerate that are written before one that is here: the first of several, and the optimizer before its
+/// scheduler, where neither FSDP nor DeepSpeed keeps it.
+fn before_others(folder: &Folder<'_>) -> Vec<Lack> {
+    let mut missing = Vec::new();
+    for (before, after) in NUMBERED {
+        let numbers = folder.numbers(&format!("{before}_"), after);
+        let last = numbers.last().copied().unwrap_or(0);
+        let name = |number: u32| match number {
+            0 => format!("{before}{after}"),
+            number => format!("{before}_{number}{after}"),
+        };
+        let first = (0..last.min(4096)).map(name);
+        missing.extend(first.filter(|name| !folder.has(name) && last > 0));
+    }
+    // These are numbered from 0 on.
+    let last = folder.numbers("custom_checkpoint_", ".pkl").last().copied().unwrap_or(0);
+    let registered = (0..last.min(4096)).map(|number| format!("custom_checkpoint_{number}.pkl"));
+    missing.extend(registered.filter(|name| !folder.has(name)));
+    let optimizer = "optimizer.bin".to_owned();
+    let is_alone = folder.names(true, |_| true).is_empty()
+        && BY_RANK.iter().all(|(before, after)| folder.numbers(before, after).is_empty());
+    if folder.has("scheduler.bin") && is_alone && !folder.has(&optimizer) {
+        missing.push(optimizer);
+    }
+    missing.into_iter().map(Lack::Missing).collect()
+}
+
+/// What accelerate numbers from the second one on (checkpointing.py): what comes before and after the number.
+const NUMBERED: &[(&str, &str)] =
+    &[("optimizer", ".bin"), ("scheduler", ".bin"), ("sampler", ".bin")];
+
 /// The files of accelerate that only another checkpoint of the same program lets miss: what it registered is written
-/// after all else, and ranks that write by themselves wait for nobody. `load_state` refuses another number of them.
+/// after all else, ranks that write by themselves wait for nobody, and `load_state` wants one of each object that the
+/// program prepares. `load_state` refuses another number of them.
 pub(super) fn last_of_accelerate(folder: &Folder<'_>) -> Vec<String> {
     let is_one = |(before, after): &(&str, &str), name: &str| {
         is_numbered(name.strip_suffix(after).unwrap_or_default(), before)
     };
-    let registered = [("custom_checkpoint_", ".pkl")];
+    let registered = [("custom_checkpoint_", ".pkl"), ("model_", ".safetensors")];
     let all = || registered.iter().chain(BY_RANK);
-    folder.names(false, |name| all().any(|one| is_one(one, name)))
+    let is_prepared = |name: &str| {
+        let of = |(before, after): &(&str, &str)| {
+            let number = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+            number.is_some_and(|number| number.is_empty() || is_numbered(number, "_"))
+        };
+        name == "scaler.pt"
+            || NUMBERED.iter().any(of)
+            || (name.ends_with(".safetensors") && !safetensors::is_shard(name))
+    };
+    folder.names(false, |name| is_prepared(name) || all().any(|one| is_one(one, name)))
+}
+
+/// A file of Lightning, or of SpeechBrain, which has texts of its own among them (utils/checkpoints.py: CKPT.yaml beside
+/// `counter.ckpt`).
+pub(super) fn lack_of_ckpt(folder: &Folder<'_>, name: &str) -> Option<Lack> {
+    let lack = torch::lack(folder, name)?;
+    let is_text = || {
+        let mut parts = folder.open(name).ok()?;
+        let begun = parts.at(0, usize::try_from(parts.bytes.min(64)).ok()?).ok()?;
+        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\r' | b'\t');
+        Some(!begun.starts_with(b"PK") && begun.iter().all(is_plain))
+    };
+    (!folder.has("CKPT.yaml") || is_text() != Some(true)).then_some(lack)
 }
 
 /// The step in a file of Lightning.
@@ -162,9 +244,22 @@ const COMMON: &str = "common.pt";
 /// holds common.pt, the shards, and metadata.json as the last of rank 0 after all ranks; or `mp_rank_*` in the older
 /// form, which only the tracker beside it proves: it names the last iteration and is written at the end.
 pub(super) fn is_megatron(folder: &Folder<'_>) -> bool {
-    let is_older = is_numbered(&name(folder), "iter_")
+    let own = name(folder);
+    let is_older = (is_numbered(&own, "iter_") || own == "release")
         && !folder.names(true, |name| name.starts_with("mp_rank_")).is_empty();
-    is_older || (folder.has(COMMON) && (folder.has(CONFIG) || dcp::is_one(folder)))
+    let is_distributed = || match folder.has(COMMON) {
+        true => folder.has(CONFIG) || dcp::is_one(folder),
+        // Written before the rest.
+        false => ["torch_dist", "zarr"].contains(&backend(folder).unwrap_or_default().as_str()),
+    };
+    is_older || is_distributed()
+}
+
+fn backend(folder: &Folder<'_>) -> Option<String> {
+    if !folder.has(CONFIG) {
+        return None;
+    }
+    Some(folder.json(CONFIG).ok()?.get("sharded_backend")?.as_str()?.to_owned())
 }
 
 pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
@@ -178,14 +273,16 @@ pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
             let Some(sub) = folder.sub(rank) else { continue };
             let files = sub.names(false, |name| name.ends_with(".pt"));
             let of = |file: &String| torch::lack(&sub, file);
-            lacks.extend(files.iter().filter_map(of));
-            if files.is_empty() {
+            lacks.extend(files.iter().filter_map(of).map(|lack| lack.within(rank)));
+            // `model_optim_rng.pt`; beside a distributed optimizer `model_rng.pt`.
+            if !files.iter().any(|file| file.starts_with("model")) {
                 lacks.push(Lack::Missing(format!("{rank}/model_optim_rng.pt")));
             }
         }
         if ranks.is_empty() {
             lacks.push(Lack::Missing("mp_rank_00".to_owned()));
         }
+        lacks.extend(missing_ranks(&ranks).map(Lack::Missing));
     }
     if !is_distributed {
         lacks.extend(not_tracked(folder));
@@ -196,14 +293,37 @@ pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
 fn distributed(folder: &Folder<'_>) -> Vec<Lack> {
     let mut lacks: Vec<Lack> = folder.json(CONFIG).err().into_iter().collect();
     lacks.extend(torch::lack(folder, COMMON));
-    let is_zarr = || {
-        let backend = folder.json(CONFIG).ok()?.get("sharded_backend")?.as_str()?.to_owned();
-        Some(backend == "zarr")
-    };
-    if is_zarr() != Some(true) {
+    if backend(folder).as_deref() != Some("zarr") {
         lacks.extend(dcp::lacks(folder));
     }
     lacks
+}
+
+/// The folders that are missing of `mp_rank_TENSOR[_PIPELINE[_EXPERT]]`: there is one for each combination.
+fn missing_ranks(folders: &[String]) -> impl Iterator<Item = String> {
+    let of = |name: &String| -> Option<Vec<u32>> {
+        name.strip_prefix("mp_rank_")?.split('_').map(|rank| rank.parse().ok()).collect()
+    };
+    let here: BTreeSet<Vec<u32>> = folders.iter().filter_map(of).collect();
+    let depth = here.iter().map(Vec::len).max().unwrap_or(0);
+    let last = |at: usize| here.iter().filter_map(|ranks| ranks.get(at)).max().copied();
+    let mut all: Vec<Vec<u32>> = vec![Vec::new()];
+    for last in (0..depth).map_while(last) {
+        let more = |ranks: &Vec<u32>| {
+            let ranks = ranks.clone();
+            (0..=last.min(4096)).map(move |rank| [ranks.as_slice(), &[rank]].concat())
+        };
+        all = all.iter().flat_map(more).take(4096).collect();
+    }
+    all.retain(|ranks| !ranks.is_empty() && !here.contains(ranks));
+    all.into_iter().map(|ranks| {
+        let digits = |(at, rank): (usize, &u32)| match at {
+            0 => format!("{rank:02}"),
+            _ => format!("{rank:03}"),
+        };
+        let ranks: Vec<String> = ranks.iter().enumerate().map(digits).collect();
+        format!("mp_rank_{}", ranks.join("_"))
+    })
 }
 
 fn not_tracked(folder: &Folder<'_>) -> Option<Lack> {
@@ -238,18 +358,13 @@ pub(super) fn nemo(folder: &Folder<'_>) -> Vec<Lack> {
 }
 
 /// Each lack once: a file of weights is one of all files as well.
-fn once(lacks: Vec<Lack>) -> Vec<Lack> {
-    let mut once: Vec<Lack> = Vec::new();
-    for lack in lacks {
-        if !once.contains(&lack) {
-            once.push(lack);
-        }
-    }
-    once
+pub(super) fn once(lacks: Vec<Lack>) -> Vec<Lack> {
+    let mut known: HashSet<Lack> = HashSet::new();
+    lacks.into_iter().filter(|lack| known.insert(lack.clone())).collect()
 }
 
 /// What the files lack that torch.save or safetensors wrote beside the weights.
-fn companions(folder: &Folder<'_>) -> Vec<Lack> {
+pub(super) fn companions(folder: &Folder<'_>, but: &[&str]) -> Vec<Lack> {
     let of = |name: String| {
         let end = Path::new(&name).extension()?.to_str()?;
         match end {
@@ -260,5 +375,5 @@ fn companions(folder: &Folder<'_>) -> Vec<Lack> {
             _ => None,
         }
     };
-    folder.names(false, |_| true).into_iter().filter_map(of).collect()
+    folder.names(false, |name| !but.contains(&name)).into_iter().filter_map(of).collect()
 }

@@ -387,13 +387,7 @@ impl<'a> Machine<'a> {
             b'b' => {
                 let state = self.pop()?;
                 let target = self.top()?;
-                let fields = match self.nodes.get_mut(state) {
-                    Some(Node::Map(fields)) => fields.clone(),
-                    _ => Vec::new(),
-                };
-                if let Some(Node::Map(known)) = self.nodes.get_mut(target) {
-                    known.extend(fields);
-                }
+                self.nodes.fill(target, state)?;
                 return Ok(());
             }
             0x8f => Node::List(Vec::new()),
@@ -547,4 +541,32 @@ fn long<'a>(bytes: &[u8]) -> Node<'a> {
 
 fn bytes(bytes: &[u8]) -> Node<'_> {
     std::str::from_utf8(bytes).map_or(Node::Other, |text| Node::Text(Cow::Borrowed(text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A map with one pair for each of these numbers of two bytes, memoized as 0.
+    fn large(pairs: u16) -> Vec<u8> {
+        let pair = |number| [b"M".as_slice(), &u16::to_le_bytes(number), b"N"].concat();
+        let pairs: Vec<u8> = (0..pairs).flat_map(pair).collect();
+        [b"\x80\x02}q\0(".as_slice(), &pairs, b"u"].concat()
+    }
+
+    #[test]
+    fn maps_that_take_pairs_from_each_other_are_bounded() {
+        let begun = b"\x80\x02}X\x01\0\0\0aNs";
+        let itself = [begun.as_slice(), &b"2b".repeat(70), b"."].concat();
+        let tree = read_hollow(&itself).expect("it adds nothing");
+        assert_eq!(tree.root().map().map(Iterator::count), Some(1));
+        // Two maps, each of which takes from the other: 0, 1 and their sums.
+        let taken = b"h\0h\x01b0h\x01h\0b0".repeat(40);
+        let both = [begun.as_slice(), b"q\0}q\x01", &taken, b"."].concat();
+        assert_eq!(read_hollow(&both).err(), Some(PickleFlaw::TooMany));
+        // One map that many take.
+        let many = |count| [large(60_000), b"}h\0b0".repeat(count), b".".to_vec()].concat();
+        assert_eq!(read_hollow(&many(1_000)).err(), Some(PickleFlaw::TooMany));
+        assert!(read_hollow(&many(10)).is_ok());
+    }
 }

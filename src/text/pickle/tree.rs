@@ -10,7 +10,8 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// Maximum number of values in one dump. A record of 2000 entries with stacks has about 10⁵.
+/// Maximum number of values in one dump, and of pairs that maps take from each other. A record of 2000 entries with
+/// stacks has about 10⁵ values.
 const MOST_NODES: usize = 8 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,24 +36,45 @@ pub enum Node<'a> {
 pub struct TooMany;
 
 #[derive(Debug, Default)]
-pub struct Nodes<'a>(Vec<Node<'a>>);
+pub struct Nodes<'a> {
+    all: Vec<Node<'a>>,
+    /// Pairs that maps have taken from each other.
+    taken: usize,
+}
 
 impl<'a> Nodes<'a> {
     pub fn add(&mut self, node: Node<'a>) -> Result<NodeId, TooMany> {
-        let number = u32::try_from(self.0.len()).map_err(|_| TooMany)?;
-        if self.0.len() >= MOST_NODES {
+        let number = u32::try_from(self.all.len()).map_err(|_| TooMany)?;
+        if self.all.len() >= MOST_NODES {
             return Err(TooMany);
         }
-        self.0.push(node);
+        self.all.push(node);
         Ok(NodeId(number))
     }
 
     pub fn get_mut(&mut self, id: NodeId) -> Option<&mut Node<'a>> {
-        self.0.get_mut(id.0 as usize)
+        self.all.get_mut(id.0 as usize)
+    }
+
+    /// Adds the pairs of one map to another. Two that take them from each other double with each instruction.
+    pub fn fill(&mut self, target: NodeId, from: NodeId) -> Result<(), TooMany> {
+        let pairs = match self.all.get(from.0 as usize) {
+            Some(Node::Map(pairs)) if target != from => pairs,
+            _ => return Ok(()),
+        };
+        self.taken = self.taken.saturating_add(pairs.len());
+        if self.taken > MOST_NODES {
+            return Err(TooMany);
+        }
+        let pairs = pairs.clone();
+        if let Some(Node::Map(known)) = self.get_mut(target) {
+            known.extend(pairs);
+        }
+        Ok(())
     }
 
     fn get(&self, id: NodeId) -> &Node<'a> {
-        self.0.get(id.0 as usize).unwrap_or(&Node::None)
+        self.all.get(id.0 as usize).unwrap_or(&Node::None)
     }
 
     /// Leaves each key of a map once, at its first place and with its last value, as Python does.
@@ -77,9 +99,9 @@ impl<'a> Nodes<'a> {
             }
             (once.len() < pairs.len()).then_some((number, once))
         };
-        let changed: Vec<_> = self.0.iter().enumerate().filter_map(once).collect();
+        let changed: Vec<_> = self.all.iter().enumerate().filter_map(once).collect();
         for (number, pairs) in changed {
-            if let Some(node) = self.0.get_mut(number) {
+            if let Some(node) = self.all.get_mut(number) {
                 *node = Node::Map(pairs);
             }
         }

@@ -1,0 +1,330 @@
+//! Files that are one checkpoint together: those of the ranks, an optimizer beside its model, all files in the folder of
+//! a step.
+//!
+//! Takes what was found in a folder; gives one checkpoint for files that belong together, which is whole if each of them
+//! is there and whole. Which files there should be is known from the checkpoints before it only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::lack::{Lack, first_gaps};
+use crate::names::{self, Place, Told, told};
+use crate::{Checkpoint, Format, Standing};
+
+/// A folder that was searched.
+pub(crate) struct Searched {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) inner: Vec<Checkpoint>,
+    /// The checkpoint that its name promises, unless something else is in it.
+    pub(crate) promised: Option<Checkpoint>,
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The files of one folder: those of all ranks of a step are one checkpoint, and so are a model and its optimizer.
+pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
+    let mut found = Vec::new();
+    let mut of_ranks: BTreeMap<String, Vec<(Vec<u32>, u32, Checkpoint)>> = BTreeMap::new();
+    for file in files {
+        match names::ranks(&name_of(&file.path)) {
+            Some((ranks, world, name)) => {
+                of_ranks.entry(name).or_default().push((ranks, world, file));
+            }
+            None => found.push(file),
+        }
+    }
+    for mut files in of_ranks.into_values() {
+        files.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+        let world = files.iter().map(|(_, world, _)| *world).max().unwrap_or(0);
+        let (ranks, files): (Vec<_>, Vec<_>) =
+            files.into_iter().map(|(ranks, _, file)| (ranks, file)).unzip();
+        found.extend(joined(files).map(|one| with_ranks(one, &ranks, world)));
+    }
+    let mut of_steps: BTreeMap<Option<Place>, Vec<Checkpoint>> = BTreeMap::new();
+    for one in found {
+        of_steps.entry(one.standing.place.filter(|_| one.standing.is_own)).or_default().push(one);
+    }
+    let mut found = of_steps.remove(&None).unwrap_or_default();
+    let mut orphans = Vec::new();
+    let mut of_series: BTreeMap<String, Vec<Checkpoint>> = BTreeMap::new();
+    for of_step in of_steps.into_values() {
+        let (beside, mut main): (Vec<_>, Vec<_>) =
+            of_step.into_iter().partition(|one| one.standing.is_aside);
+        if main.is_empty() {
+            orphans.extend(joined(beside));
+        } else if main.len() == 1 {
+            main.extend(beside);
+            let one = joined(main);
+            let series = one.as_ref().map(|one| names::series(&name_of(&one.path)));
+            of_series.entry(series.unwrap_or_default()).or_default().extend(one);
+        } else {
+            found.extend(main.into_iter().chain(beside));
+        }
+    }
+    // An optimizer whose model was not written.
+    let mut series_of: BTreeMap<String, String> = BTreeMap::new();
+    for (series, members) in &of_series {
+        let files = members.iter().flat_map(|one| Held::by(one).files.into_keys());
+        series_of.extend(files.map(|file| (file, series.clone())));
+    }
+    for orphan in orphans {
+        let series = Held::by(&orphan).files.into_keys().find_map(|file| series_of.get(&file));
+        match series.and_then(|series| of_series.get_mut(series)) {
+            Some(series) => series.push(orphan),
+            None => found.push(orphan),
+        }
+    }
+    for mut series in of_series.into_values() {
+        compare(&mut series);
+        found.extend(series);
+    }
+    found
+}
+
+/// The first one, with what the others lack and hold.
+fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
+    let mut several = several.into_iter();
+    let mut joined = several.next()?;
+    for one in several {
+        joined.lacks.extend(one.lacks);
+        joined.bytes = joined.bytes.saturating_add(one.bytes);
+        joined.modified = joined.modified.max(one.modified);
+        joined.standing.files.extend(one.standing.files);
+    }
+    Some(joined)
+}
+
+/// Ranks that are named of those that are missing: each of many files may be without thousands.
+const NAMED: usize = 64;
+
+/// With the files of these ranks, of so many at least.
+fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], world: u32) -> Checkpoint {
+    let single: Vec<u32> = ranks
+        .iter()
+        .filter_map(|ranks| <[u32; 1]>::try_from(ranks.as_slice()).ok())
+        .map(|[rank]| rank)
+        .collect();
+    if single.len() == ranks.len() {
+        one.lacks.extend(first_gaps(single.clone(), world, NAMED));
+        one.parts = single;
+    }
+    one
+}
+
+/// The folders in a folder: those of ranks hold parts of the same checkpoints, and those of a step are one each.
+pub(crate) fn of_folders(
+    folder: &Path,
+    above: Told,
+    searched: Vec<Searched>,
+) -> impl Iterator<Item = Checkpoint> {
+    let mut found = Vec::new();
+    let mut of_ranks: BTreeMap<String, Vec<(Vec<u32>, Searched)>> = BTreeMap::new();
+    let mut of_steps: BTreeMap<String, Vec<Searched>> = BTreeMap::new();
+    for one in searched {
+        let is_one = || {
+            let has_own = one.inner.iter().any(|inner| inner.standing.is_own);
+            !has_own || one.promised.is_some()
+        };
+        match names::ranks(&one.name) {
+            Some((ranks, _, name)) if told(&one.name).place().is_none() => {
+                of_ranks.entry(name).or_default().push((ranks, one));
+            }
+            _ if names::is_of_one(&one.name) && is_one() => {
+                of_steps.entry(names::series(&one.name)).or_default().push(one);
+            }
+            _ => found.extend(alone(one)),
+        }
+    }
+    for folders in of_ranks.into_values() {
+        found.extend(of_rank_folders(folder, folders));
+    }
+    for folders in of_steps.into_values() {
+        let files = |one: &Searched| match one.promised {
+            Some(_) => 0,
+            None => one.inner.iter().map(|one| one.standing.files.len().max(1)).sum(),
+        };
+        if folders.iter().map(files).max().is_some_and(|files: usize| files > 1) {
+            // Another one of the series shows that the name promised too much.
+            let mut series: Vec<Checkpoint> =
+                folders.into_iter().map(|one| as_one(one, above)).collect();
+            compare(&mut series);
+            found.extend(series);
+        } else {
+            found.extend(folders.into_iter().flat_map(alone));
+        }
+    }
+    found.into_iter()
+}
+
+fn alone(one: Searched) -> Vec<Checkpoint> {
+    match one.promised {
+        Some(promised) => vec![promised],
+        None => one.inner,
+    }
+}
+
+/// The same checkpoint in the folders of several ranks (`mp_rank_00`): the one of the first.
+fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec<Checkpoint> {
+    folders.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let all: Vec<Vec<u32>> = folders.iter().map(|(ranks, _)| ranks.clone()).collect();
+    let mut by_name: BTreeMap<PathBuf, Vec<(Vec<u32>, Checkpoint)>> = BTreeMap::new();
+    for (ranks, searched) in folders {
+        let path = searched.path.clone();
+        for one in alone(searched) {
+            let name = one.path.strip_prefix(&path).unwrap_or(&one.path).to_owned();
+            by_name.entry(name).or_default().push((ranks.clone(), one));
+        }
+    }
+    let of = |several: Vec<(Vec<u32>, Checkpoint)>| {
+        let is_alone = several.len() == 1;
+        let (ranks, mut several): (Vec<Vec<u32>>, Vec<Checkpoint>) = several.into_iter().unzip();
+        for one in several.iter_mut().filter(|_| !is_alone) {
+            let below = beside(one).strip_prefix(folder).unwrap_or(folder).to_owned();
+            one.lacks = within(std::mem::take(&mut one.lacks), &below);
+            if one.standing.files.is_empty() {
+                one.standing.files.push(one.path.clone());
+            }
+        }
+        let mut one = with_ranks(joined(several)?, &ranks, 0);
+        let here: BTreeSet<&Vec<u32>> = ranks.iter().collect();
+        let missing = all.iter().filter(|one| !here.contains(one)).take(NAMED);
+        let missing: Vec<u32> = missing.filter_map(|ranks| ranks.last().copied()).collect();
+        let known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
+        if !missing.is_empty() && !known {
+            one.lacks.push(Lack::Parts(missing));
+        }
+        Some(one)
+    };
+    by_name.into_values().filter_map(of).collect()
+}
+
+fn within(lacks: Vec<Lack>, folder: &Path) -> Vec<Lack> {
+    if folder.as_os_str().is_empty() {
+        return lacks;
+    }
+    let folder = folder.to_string_lossy();
+    lacks.into_iter().map(|lack| lack.within(&folder)).collect()
+}
+
+/// The folder in which the files lie that a checkpoint lacks.
+fn beside(one: &Checkpoint) -> &Path {
+    match one.standing.files.as_slice() {
+        [] => &one.path,
+        [first, rest @ ..] => {
+            let mut folders = first.ancestors().skip(1);
+            let is_above = |above: &&Path| rest.iter().all(|file| file.starts_with(above));
+            folders.find(is_above).unwrap_or(&one.path)
+        }
+    }
+}
+
+/// All that is in the folder of a step as one checkpoint.
+fn as_one(searched: Searched, above: Told) -> Checkpoint {
+    let Searched { name, path, inner, promised: _ } = searched;
+    let place = Told::of_folder(&name, above).place();
+    let is_own = Told::of_folder(&name, Told::default()).place().is_some();
+    let format = inner.iter().find(|one| !one.standing.is_aside).or(inner.first());
+    let format = format.map_or(Format::Torch, |one| one.format);
+    let modified = inner.iter().map(|one| one.modified).max();
+    let mut files = Vec::new();
+    let mut lacks = Vec::new();
+    let mut parts: Vec<u32> = Vec::new();
+    let mut bytes = 0_u64;
+    for one in inner {
+        lacks.extend(within(one.lacks.clone(), beside(&one).strip_prefix(&path).unwrap_or(&path)));
+        match one.standing.files.is_empty() {
+            true => files.push(one.path),
+            false => files.extend(one.standing.files),
+        }
+        parts.extend(one.parts);
+        bytes = bytes.saturating_add(one.bytes);
+    }
+    parts.sort_unstable();
+    parts.dedup();
+    let begun = || path.metadata().and_then(|metadata| metadata.modified()).ok();
+    Checkpoint {
+        name: path.clone(),
+        format,
+        step: place.and_then(Place::step),
+        lacks,
+        bytes,
+        modified: modified.or_else(begun).unwrap_or(SystemTime::UNIX_EPOCH),
+        parts,
+        standing: Standing { place, is_own, is_aside: false, files },
+        path,
+    }
+}
+
+/// What a checkpoint of several files has.
+struct Held {
+    /// The names of its files, by what the same files of other steps have in common.
+    files: BTreeMap<String, String>,
+    parts: Vec<u32>,
+    step: Option<u64>,
+}
+
+impl Held {
+    fn by(one: &Checkpoint) -> Held {
+        let is_file = one.standing.files.contains(&one.path);
+        let base = if is_file { one.path.parent() } else { Some(one.path.as_path()) };
+        let named = |file: &PathBuf| {
+            let below = base.and_then(|base| file.strip_prefix(base).ok()).unwrap_or(file);
+            let name = below.to_string_lossy().into_owned();
+            (names::series(&name), name)
+        };
+        let files = one.standing.files.iter().map(named).collect();
+        Held { files, parts: one.parts.clone(), step: one.step }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// What this one lacks of that which the last of the others has, and the rest of them too.
+    fn lacks(&self, others: &[&Held]) -> Vec<Lack> {
+        let Some((last, rest)) = others.split_last() else { return Vec::new() };
+        let is_missing = |name: &String| {
+            !self.files.contains_key(name) && rest.iter().all(|one| one.files.contains_key(name))
+        };
+        let missing = last.files.iter().filter(|(name, _)| is_missing(name));
+        let missing = missing.map(|(_, file)| names::renumbered(file, last.step, self.step));
+        let mut lacks: Vec<Lack> = missing.map(Lack::Missing).collect();
+        let own: BTreeSet<u32> = self.parts.iter().copied().collect();
+        let mut missing: BTreeSet<u32> =
+            last.parts.iter().copied().filter(|part| !own.contains(part)).collect();
+        for one in rest {
+            let parts: BTreeSet<u32> = one.parts.iter().copied().collect();
+            missing.retain(|part| parts.contains(part));
+        }
+        if !missing.is_empty() && !self.is_empty() {
+            lacks.push(Lack::Parts(missing.into_iter().take(NAMED).collect()));
+        }
+        lacks
+    }
+}
+
+/// Adds the files and parts that the two before have, and one does not; the first one is compared with the next. A
+/// program that saves fewer files than before has its next checkpoint called torn.
+fn compare(series: &mut [Checkpoint]) {
+    series.sort_by_key(|one| (one.standing.place, one.modified));
+    let held: Vec<Held> = series.iter().map(Held::by).collect();
+    for (at, (one, own)) in series.iter_mut().zip(&held).enumerate() {
+        let others = match at {
+            0 => held.get(1..2),
+            at => held.get(at.saturating_sub(2)..at),
+        };
+        // One in which nothing is yet is no measure.
+        let mut others: Vec<&Held> =
+            others.into_iter().flatten().filter(|one| !one.is_empty()).collect();
+        if others.is_empty() && own.is_empty() {
+            others.extend(held.iter().rev().find(|one| !one.is_empty()));
+        }
+        let are_known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
+        let lacks = own.lacks(&others).into_iter();
+        one.lacks.extend(lacks.filter(|lack| !are_known || !matches!(lack, Lack::Parts(_))));
+    }
+}
