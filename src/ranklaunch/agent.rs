@@ -213,7 +213,8 @@ async fn conduct(
     let notices = Notices::new(lead, board.clone(), say, journal.keeper());
     let heard = notices.clone();
     let tell = move |notice| heard.came(&notice);
-    let watch = NoticeWatch::start(&host, &settings.notice.value, &settings.notice_lead, tell, remark);
+    let watch =
+        NoticeWatch::start(&host, &settings.notice.value, &settings.notice_lead, tell, remark);
     let (host, settings) = (Arc::new(host), Arc::new(settings));
     let saves = Saves::new(&host, &settings);
     let context = Context {

@@ -131,9 +131,19 @@ impl Notices {
         say: impl Fn(&Text) + Send + Sync + 'static,
         keep: impl Fn(Value) + Send + Sync + 'static,
     ) -> Notices {
-        let (heard, attempt, hearing) = (watch::Sender::new(None), Mutex::default(), Mutex::new(()));
+        let (heard, attempt, hearing) =
+            (watch::Sender::new(None), Mutex::default(), Mutex::new(()));
         let (say, keep) = (Box::new(say), Box::new(keep));
-        Notices(Arc::new(Shared { heard, attempt, node: AtomicU32::new(0), hearing, lead, board, say, keep }))
+        Notices(Arc::new(Shared {
+            heard,
+            attempt,
+            node: AtomicU32::new(0),
+            hearing,
+            lead,
+            board,
+            say,
+            keep,
+        }))
     }
 
     fn attempt(&self) -> MutexGuard<'_, Attempt> {
@@ -340,8 +350,7 @@ impl Notices {
             if pids.iter().any(|(_, pid)| saves(*pid)) {
                 return stop_by(number, deadline);
             }
-            let since =
-                unhandled_since.filter(|_| !pids.is_empty()).unwrap_or_else(Instant::now);
+            let since = unhandled_since.filter(|_| !pids.is_empty()).unwrap_or_else(Instant::now);
             unhandled_since = Some(since);
             if !remarked && since.elapsed() >= REMARKED {
                 remarked = true;

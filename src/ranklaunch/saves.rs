@@ -238,8 +238,7 @@ impl Saves {
         let newest = self.newest(LOOK).ok()?.as_ref().map(Mark::from);
         self.state().record = Some(path);
         let folder = self.0.settings.checkpoint_dir.as_ref().map(|folder| &folder.value);
-        let is_same =
-            |one: &Record| Some(&one.folder) == folder && !is_newer(newest, one.newest);
+        let is_same = |one: &Record| Some(&one.folder) == folder && !is_newer(newest, one.newest);
         let same = record.filter(is_same);
         same.map(|record| record.without_progress)
     }

@@ -280,8 +280,7 @@ impl Supervisor<'_> {
     fn end_sooner(&mut self, stop: NoticedStop) {
         let now = Instant::now();
         let begun = self.outcome.stopped_at.unwrap_or(now);
-        let is_sooner =
-            |within: Duration| now + stop.within < begun + within;
+        let is_sooner = |within: Duration| now + stop.within < begun + within;
         if !self.outcome.stop_within.is_some_and(is_sooner) {
             return;
         }

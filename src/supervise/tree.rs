@@ -84,8 +84,9 @@ pub(super) fn below_waiting(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Pro
             continue;
         }
         let age = |one: &Process| now.saturating_sub(one.start_ticks);
-        let is_its_work =
-            |one: &&Process| one.ppid == parent.pid && !one.is_dead() && age(one) >= age(parent) / 2;
+        let is_its_work = |one: &&Process| {
+            one.ppid == parent.pid && !one.is_dead() && age(one) >= age(parent) / 2
+        };
         let children: Vec<&Process> = all.values().filter(is_its_work).collect();
         waiting.extend(&children);
         found.extend(children);

@@ -188,8 +188,7 @@ fn rank_that_never_ends_is_stopped_after_the_others() {
         if os.environ['RANK'] == '0': signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n\
         print('READY', flush=True)\n\
         time.sleep(300)";
-    let mut running =
-        launcher(&["--grace", "2s"]).args(["--", "python3", "-c", script]).start();
+    let mut running = launcher(&["--grace", "2s"]).args(["--", "python3", "-c", script]).start();
     running.says("READY", 2);
     let sent = Instant::now();
     notice(&running, SOON);

@@ -125,7 +125,7 @@ impl Stop {
             false => &["file"],
         };
         let notice = chance.of(notices);
-        let notice = (can_be_noticed && chance.below(2) == 0).then_some(notice);
+        let notice = (can_be_noticed && chance.below(6) > 0).then_some(notice);
         // A helper with its rank's TERM handler survives the signal that its own parent sends at the exit.
         let is_own = handlers == "top" && ["fork", "spawn", "forkserver"].contains(&kind);
         let ends: &[&str] = if is_own { &["at-once"] } else { &["exit", "at-once"] };

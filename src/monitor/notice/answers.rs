@@ -399,7 +399,10 @@ mod tests {
             assert_eq!(started[0].at, None);
         }
         assert_eq!(azure(body("Freeze", time).as_bytes(), "trainer_0"), Ok(Vec::new()));
-        assert_eq!(azure(br#"{"DocumentIncarnation": 1, "Events": []}"#, "trainer_0"), Ok(Vec::new()));
+        assert_eq!(
+            azure(br#"{"DocumentIncarnation": 1, "Events": []}"#, "trainer_0"),
+            Ok(Vec::new())
+        );
         assert_eq!(azure(b"[]", "trainer_0"), Err(NotUnderstood));
     }
 
@@ -415,7 +418,9 @@ mod tests {
                 r#"[{first}{{"Code": "instance-stop", "NotBefore": "21 Jan 2019 09:00:43 GMT", "State": "active"}}]"#
             )
         };
-        for odd in ["", "7,", "{},", r#"{"Code": null, "Resources": null, "EventType": "Preempt"},"#] {
+        for odd in
+            ["", "7,", "{},", r#"{"Code": null, "Resources": null, "EventType": "Preempt"},"#]
+        {
             let ends = azure(azure_list(odd).as_bytes(), "trainer_0").expect("understood");
             assert_eq!(ends.len(), 1, "{odd}");
             let ends = aws_events(aws_list(odd).as_bytes(), at(JANUARY - 9)).expect("understood");
@@ -431,7 +436,11 @@ mod tests {
         let mark = "\u{feff}";
         for (content, is_timed, says) in [
             (r#"{"deadline": "2019-01-21T09:00:43Z", "reason": "drain"}"#.to_owned(), true, true),
-            (format!(r#"{mark}{{"deadline": "2019-01-21T09:00:43Z", "reason": "drain"}}"#), true, true),
+            (
+                format!(r#"{mark}{{"deadline": "2019-01-21T09:00:43Z", "reason": "drain"}}"#),
+                true,
+                true,
+            ),
             (format!(r#"{{"deadline": {JANUARY}, "reason": 7}}"#), true, false),
             (r#"{"deadline": [], "reason": "drain"}"#.to_owned(), false, true),
         ] {

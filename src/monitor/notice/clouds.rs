@@ -327,8 +327,9 @@ impl Conversation {
         let path = "/metadata/scheduledevents?api-version=2020-07-01";
         let answer = self.get(path, &[AZURE])?;
         match answer.status {
-            200 => answers::azure(&answer.body, &name)
-                .map_err(|NotUnderstood| not_understood(path)),
+            200 => {
+                answers::azure(&answer.body, &name).map_err(|NotUnderstood| not_understood(path))
+            }
             status => Err(refused(path, status)),
         }
     }

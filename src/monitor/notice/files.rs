@@ -107,7 +107,9 @@ mod tests {
         let mut removed = watch(&path);
         assert_eq!((changed.look().0, removed.look().0), (None, None));
         fs::write(&path, "stop now").expect("a file");
-        assert!(matches!(changed.look(), (Some(_), true)) && matches!(changed.look(), (Some(_), false)));
+        assert!(
+            matches!(changed.look(), (Some(_), true)) && matches!(changed.look(), (Some(_), false))
+        );
         fs::remove_file(&path).expect("gone");
         assert_eq!((changed.look().0, removed.look().0), (None, None));
         fs::write(&path, "left over").expect("a file");

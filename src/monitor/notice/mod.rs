@@ -113,7 +113,8 @@ impl<L: FnMut(SystemTime) -> Look> Watched<L> {
                 if self.failures >= cloud.patience {
                     let is_silent = !heard.has_answered;
                     pause = if is_silent { SILENT_PAUSE } else { pause };
-                    let words = || if is_silent { silent(cloud, &why) } else { partly(cloud, &why) };
+                    let words =
+                        || if is_silent { silent(cloud, &why) } else { partly(cloud, &why) };
                     remark = (!self.is_remarked).then(words);
                     self.is_remarked = true;
                 }

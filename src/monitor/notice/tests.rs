@@ -90,9 +90,17 @@ fn another_end_is_told_after_one_that_came_to_nothing() {
     let new = |at| Heard { is_new: true, ..later(at) };
     for (says, clock, expected) in [
         // Called off.
-        (vec![later(Some(90)), ends(Vec::new()), later(Some(700))], [0, 10, 20], [true, false, true]),
+        (
+            vec![later(Some(90)), ends(Vec::new()), later(Some(700))],
+            [0, 10, 20],
+            [true, false, true],
+        ),
         // Its time is over.
-        (vec![later(Some(90)), later(Some(700)), later(Some(700))], [0, 210, 211], [true, false, true]),
+        (
+            vec![later(Some(90)), later(Some(700)), later(Some(700))],
+            [0, 210, 211],
+            [true, false, true],
+        ),
         // A file is written anew.
         (vec![later(None), later(None), new(None)], [0, 10, 20], [true, false, true]),
         // A service that says nothing calls nothing off.

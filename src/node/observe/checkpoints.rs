@@ -41,7 +41,10 @@ pub fn checkpoints(host: &Host, settings: &Settings) -> Option<CheckpointFacts> 
         missing: one.lacks.iter().map(Lack::words).collect(),
         modified: one.modified,
     };
-    Some(CheckpointFacts { found: newest(found.into_iter().filter(counts).map(seen)), unread: None })
+    Some(CheckpointFacts {
+        found: newest(found.into_iter().filter(counts).map(seen)),
+        unread: None,
+    })
 }
 
 /// The first of each kind, in the order of all. Many that are torn do not hide a whole one.

@@ -186,8 +186,7 @@ fn text_that_names_a_checkpoint_is_refused_before_the_start() {
     ];
     let program = |text: &str| settings(&["-c", text]);
     let engine = |text: &str| Settings { engine_args: vec![text.into()], ..settings(&[]) };
-    let variable =
-        |text: &str| Settings { env: vec![by_flag("OPTIONS", text)], ..settings(&[]) };
+    let variable = |text: &str| Settings { env: vec![by_flag("OPTIONS", text)], ..settings(&[]) };
     let planned = |settings: Settings, missing, steps: &[Option<u64>]| {
         let (mut settings, node) = with_folder(settings, steps);
         settings.checkpoint_missing.value = missing;
@@ -200,7 +199,8 @@ fn text_that_names_a_checkpoint_is_refused_before_the_start() {
             ("the variable OPTIONS [--env]", &variable),
         ] {
             for steps in [&[][..], &[Some(3)]] {
-                let refusal = planned(of(script), WithoutCheckpoint::Omit, steps).expect_err(script);
+                let refusal =
+                    planned(of(script), WithoutCheckpoint::Omit, steps).expect_err(script);
                 assert_eq!(refusal.id, Id::CheckpointText, "{script}");
                 assert!(refusal.text.en.starts_with(place), "{}", refusal.text.en);
                 assert!(refusal.hint.en.contains("${RANKLAUNCH_RESUME_FROM:+"), "{script}");

@@ -11,7 +11,7 @@ use linux::host::Host;
 use linux::pace::clock;
 use settings::cli::{self, Options, ReportFormat};
 use text::columns::columns;
-use text::escape::printable;
+use text::escape::in_one_line;
 use text::lang::{Lang, Text, bytes, cause};
 use text::style::{Style, paint};
 use text::text;
@@ -96,7 +96,7 @@ fn row(one: &Checkpoint, lang: Lang) -> [String; 5] {
     let step = one.step.map(|step| text!("step {step}", "第 {step} 步").get(lang).to_owned());
     let age = clock(one.modified.elapsed().unwrap_or_default());
     [
-        printable(&name.to_string_lossy()).into_owned(),
+        in_one_line(&name.to_string_lossy()),
         one.format.name().to_owned(),
         step.unwrap_or_default(),
         bytes(one.bytes),
@@ -111,7 +111,7 @@ fn state(one: &Checkpoint, is_newest: bool, lang: Lang) -> String {
     if one.is_whole() {
         return text!("whole", "完整").get(lang).to_owned();
     }
-    let words = |lack: &Lack| printable(lack.words().get(lang)).into_owned();
+    let words = |lack: &Lack| in_one_line(lack.words().get(lang));
     let mut lacks: Vec<String> = one.lacks.iter().take(SHOWN).map(words).collect();
     if let Some(more) = one.lacks.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         lacks.push(text!("{more} more", "另有 {more} 项").get(lang).to_owned());
