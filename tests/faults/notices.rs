@@ -208,6 +208,33 @@ fn save_is_not_disturbed() {
     saved(running.wait(), 0, "SIGUSR1");
 }
 
+/// A wrapper that passes nothing on dies of the signal, and the rank below it gets it.
+#[test]
+fn rank_below_a_program_that_waits_for_it_is_signalled() {
+    let script = "import subprocess, sys\n\
+        sys.exit(subprocess.call(['python3', '-c', sys.argv[1]]))";
+    let launcher = launcher(&[]).env("HANDLES", "SIGTERM");
+    let mut running = launcher.args(["--", "python3", "-c", script, RANK]).start();
+    running.says("READY", 2);
+    notice(&running, SOON);
+    saved(running.wait(), 0, "SIGTERM");
+}
+
+/// Control: a rank that handles nothing waits for programs now and then, and one of them may handle the signal.
+#[test]
+fn program_that_a_rank_runs_for_a_while_is_not_the_rank() {
+    let script = "import subprocess, time\n\
+        print('READY', flush=True)\n\
+        time.sleep(5)\n\
+        subprocess.call(['sh', '-c', 'trap : TERM; sleep 2; exit 0'])\n\
+        print('OVER', flush=True)";
+    let mut running = launcher(&[]).args(["--", "python3", "-c", script]).start();
+    running.says("READY", 2);
+    notice(&running, SOON);
+    let ended = running.wait().expect_code(0).expect_nothing_left();
+    assert_eq!(ended.out.matches("OVER").count(), 2, "{}", ended.err);
+}
+
 #[test]
 fn earlier_deadline_shortens_the_stop() {
     let launcher = launcher(&["--notice-lead", "1h"]).env("HANDLES", "SIGTERM").env("SAVES", "300");
