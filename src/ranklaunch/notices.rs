@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use linux::deadline::{millis, spawn_detached};
 use linux::sys::signal_name;
-use monitor::notice::StopNotice;
+use monitor::notice::{OVERDUE, StopNotice};
 use monitor::socket::RunningRanks;
 use monitor::status::{NoticeStatus, StatusBoard};
 use report::ending::Announced;
@@ -32,8 +32,6 @@ const TOLD: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(250);
 /// Ranks that handle no signal for so long are said to: Python sets its handlers some seconds after its start.
 const REMARKED: Duration = Duration::from_secs(5);
-/// A notice counts for so long after its deadline: the platform is late, or has given its plan up.
-const OVERDUE: Duration = Duration::from_secs(120);
 /// The farthest deadline, in milliseconds: a year. No notice comes earlier, and no clock overflows.
 const FARTHEST: u64 = 365 * 86_400_000;
 /// Maximum length of a text of another node, in bytes.

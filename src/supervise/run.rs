@@ -4,7 +4,7 @@
 //! speaks, a child ends, the guard speaks, a deadline passes) in one order.
 //! The state is in [`supervisor`]. The loss of the guard is a KILL at once.
 //!
-//! A stop has the shims signal the main process of each rank, once. Their helpers are asked when that
+//! A stop has the shims signal the main process of each rank, once; that of a notice only those that handle its signal. Their helpers are asked when that
 //! process has ended ([`super::asked`]), and the engine when its ranks have. KILL follows until a
 //! scan finds nothing.
 
@@ -196,7 +196,7 @@ impl Supervisor<'_> {
         // A stop of all nodes may come from a manager that signals all of them. A notice comes before any signal.
         if !is_from_outside(reason) || noticed.is_some() {
             for shim in self.shims.values() {
-                let _ = shim.connection.send(&ToRank::NoManager, &[]);
+                shim.tell(&ToRank::NoManager);
             }
         }
         let kill = match reason {
@@ -238,8 +238,7 @@ impl Supervisor<'_> {
             let pid = shim.identity().and_then(|shim| self.ranks.get(&shim.rank.global)?.pid);
             let is_new = pid.is_some_and(|pid| asked::handles(pid, number));
             if is_new && announced.asked.insert(*id) {
-                // A shim that does not read is stopped or dying.
-                let _ = shim.connection.send(&ToRank::Stop { number }, &[]);
+                shim.tell(&ToRank::Stop { number });
             }
         }
         let lives = |id: &u64| self.shims.get(id).is_some_and(|shim| shim.identity().is_some());
@@ -270,8 +269,7 @@ impl Supervisor<'_> {
         for (id, shim) in self.shims.iter().filter(|(_, shim)| shim.identity().is_some()) {
             let has_it = asked.as_ref().is_none_or(|asked| asked.contains(id));
             if stop.signal != signal || !has_it {
-                // A shim that does not read is stopped or dying.
-                let _ = shim.connection.send(&ToRank::Stop { number: signal }, &[]);
+                shim.tell(&ToRank::Stop { number: signal });
             }
         }
     }
@@ -366,8 +364,7 @@ impl Supervisor<'_> {
     /// is not dumpable).
     fn tell_ranks(&self, word: &ToRank) {
         for shim in self.shims.values().filter(|shim| shim.identity().is_some()) {
-            // A shim that does not read is stopped or dying.
-            let _ = shim.connection.send(word, &[]);
+            shim.tell(word);
         }
     }
 
@@ -411,8 +408,7 @@ impl Supervisor<'_> {
             let is_first =
                 matches!(shim.phase, ShimPhase::Ended(rank) if Some(rank.global) == first);
             if all || is_first {
-                // A shim that does not read is stopped or dying.
-                let _ = shim.connection.send(&ToRank::Leave, &[]);
+                shim.tell(&ToRank::Leave);
             }
         }
     }

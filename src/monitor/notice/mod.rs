@@ -38,8 +38,8 @@ const SILENT_PAUSE: Duration = Duration::from_secs(60);
 const FILE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause before an end that is known: the clock of the node may be set in between.
 const CLOCK_PAUSE: Duration = Duration::from_secs(30);
-/// An end counts for so long after its time: whoever announced it is late.
-const OVERDUE: Duration = Duration::from_secs(120);
+/// An end counts for so long after its time: whoever announced it is late, or has given it up.
+pub const OVERDUE: Duration = Duration::from_secs(120);
 /// A signal that asks for a save comes before the end of a Slurm job by less than this, if it is for that end.
 const AHEAD: Duration = Duration::from_secs(3600);
 /// The nice value of a thread.

@@ -84,6 +84,11 @@ impl ShimConnection {
         ShimConnection { connection, phase: ShimPhase::New }
     }
 
+    /// A shim that does not read is stopped or dying.
+    pub(super) fn tell(&self, word: &ToRank) {
+        let _ = self.connection.send(word, &[]);
+    }
+
     pub(super) fn identity(&self) -> Option<Identity> {
         match self.phase {
             ShimPhase::Rank(identity) => Some(identity),
@@ -246,7 +251,7 @@ impl Supervisor<'_> {
                 {
                     // The rank did not exist yet when the others were asked.
                     let number = asked::signal_of(reason);
-                    let _ = shim.connection.send(&ToRank::Stop { number }, &[]);
+                    shim.tell(&ToRank::Stop { number });
                 }
             }
             (FromRank::NotExecuted { program, errno }, ShimPhase::Rank(_)) => {
