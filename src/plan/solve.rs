@@ -19,8 +19,8 @@ use crate::sizes::{
 };
 use crate::variables::Variables;
 use crate::{
-    AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, RunIdentity, Scope, Task,
-    asked_nproc, binding, devices, engine, environment, hcas, interface, membership, nccl,
+    AskedNproc, Decision, Layout, Membership, Network, Notes, Plan, Resume, RunIdentity, Scope,
+    Task, asked_nproc, binding, devices, engine, environment, hcas, interface, membership, nccl,
     offered_nproc, placeholders, python, recording, resume, torchrun,
 };
 use node::observe::{Facts, Gpu};
@@ -250,6 +250,7 @@ pub(super) fn plan_for(
         decisions: notes.decisions.clone(),
         warnings: Vec::new(),
         has_checkpoints: settings.checkpoint_dir.is_some(),
+        expects: resume,
         identity: None,
         join_timeout: settings.wait_timeout.value,
         chdir: settings.chdir.as_ref().map(|chdir| chdir.value.clone()),
@@ -260,12 +261,6 @@ pub(super) fn plan_for(
         placeholders,
         membership,
     };
-    // As far as this node alone knows.
-    if let Some(folder) = settings.checkpoint_dir.as_ref().filter(|_| facts.checkpoints.is_some()) {
-        let left = leave_out(&mut plan.clone(), &resume::absent(resume.as_ref()));
-        let source = folder.source.to_string();
-        plan.decisions.extend(resume::left_out(&left, resume.as_ref(), &source));
-    }
     engine::check_flags(&plan, settings, notes);
     torchrun::check(settings, facts, &plan, notes);
     plan.warnings.clone_from(&notes.warnings);
@@ -448,12 +443,30 @@ impl Plan {
     /// The plan with the values that only the launch knows: run id, timestamp and the final
     /// port.
     pub fn finish(&self, identity: &RunIdentity) -> Plan {
-        let mut late = BTreeMap::from([
+        let late = BTreeMap::from([
             (Placeholder::RunId.name().to_owned(), identity.run_id.clone()),
             (Placeholder::Timestamp.name().to_owned(), identity.timestamp.clone()),
         ]);
+        let mut plan = self.filled(identity.resume.as_ref(), late);
+        plan.membership.master_port = identity.master_port;
+        if let Some(port) = plan.env.get_mut("MASTER_PORT").filter(|_| self.engine.runs_a_command())
+        {
+            *port = identity.master_port.to_string().into();
+        }
+        plan.identity = Some(identity.clone());
+        plan
+    }
+
+    /// The plan with the checkpoint that this node expects, as far as one node can tell; the launch may go on from
+    /// another one.
+    pub fn expected(&self) -> Plan {
+        self.filled(self.expects.as_ref(), BTreeMap::new())
+    }
+
+    /// The plan with these values of placeholders and those of the checkpoint, and without what has no value.
+    fn filled(&self, resume: Option<&Resume>, mut late: BTreeMap<String, String>) -> Plan {
         let mut plan = self.clone();
-        let resume = identity.resume.as_ref().filter(|_| self.has_checkpoints);
+        let resume = resume.filter(|_| self.has_checkpoints);
         if self.has_checkpoints {
             let left = leave_out(&mut plan, &resume::absent(resume));
             resume::settle(&mut plan, resume, &left);
@@ -482,12 +495,6 @@ impl Plan {
             None if self.has_checkpoints => plan.env_remove.push(RESUME_FROM.to_owned()),
             None => {}
         }
-        plan.membership.master_port = identity.master_port;
-        if let Some(port) = plan.env.get_mut("MASTER_PORT").filter(|_| self.engine.runs_a_command())
-        {
-            *port = identity.master_port.to_string().into();
-        }
-        plan.identity = Some(identity.clone());
         plan
     }
 

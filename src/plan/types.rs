@@ -54,6 +54,8 @@ pub struct Plan {
     pub warnings: Vec<Warning>,
     /// The settings name a folder of checkpoints, so that the last three placeholders have a meaning.
     pub has_checkpoints: bool,
+    /// The checkpoint that this node expects to go on from; the nodes agree on one when they meet.
+    pub expects: Option<Resume>,
     /// Run id, timestamp and final port; None until [`Plan::finish`].
     pub identity: Option<RunIdentity>,
     /// Time for which a c10d rendezvous waits for the other nodes.

@@ -108,8 +108,24 @@ fn one_rule_holds_for_arguments_engine_and_variables() {
 fn plan_says_before_the_run_what_is_left_out() {
     for (steps, left) in [(&[][..], true), (&[None], true), (&[Some(3)], false)] {
         let (settings, node) = with_folder(everywhere(), steps);
+        let expected = plan(&settings, &node).expect("a plan").expected();
+        assert_eq!(expected.decision("left out").is_some(), left, "{steps:?}");
+    }
+}
+
+/// What `plan` shows is what a launch of this node alone runs.
+#[test]
+fn expected_plan_is_that_of_the_launch() {
+    for steps in [&[][..], &[None], &[Some(3)]] {
+        let (settings, node) = with_folder(everywhere(), steps);
         let plan = plan(&settings, &node).expect("a plan");
-        assert_eq!(plan.decision("left out").is_some(), left, "{steps:?}");
+        let (expected, launched) = (plan.expected(), launched(&plan, plan.expects.clone()));
+        assert_eq!(expected.program, launched.program, "{steps:?}");
+        assert_eq!(expected.engine_args, launched.engine_args, "{steps:?}");
+        assert_eq!(expected.env_remove, launched.env_remove, "{steps:?}");
+        for name in ["FROM", "STEP", "RANKLAUNCH_RESUME_FROM"] {
+            assert_eq!(expected.env.get(name), launched.env.get(name), "{name} {steps:?}");
+        }
     }
 }
 

@@ -113,7 +113,8 @@ async fn outlook(
     facts: &Facts,
     decided: &Decided,
 ) -> Outlook {
-    let (mut plan, evidence) = (decided.outline(), decided.survey().evidence().to_vec());
+    let evidence = decided.survey().evidence().to_vec();
+    let mut plan = decided.outline().as_ref().map(Plan::expected);
     let mut refusal = decided.refusal(Stage::BeforeClearing);
     // The ability of this machine to start the job says nothing about an assumed node.
     if let (Some(plan), None, None) = (&plan, &refusal, &settings.assumed) {
