@@ -353,6 +353,14 @@ pub(crate) fn is_aside(name: &str) -> bool {
     is_aside && !words.any(|word| WEIGHTS.contains(&word))
 }
 
+/// Whether a path says that this is the last one: `last.pt`, `checkpoint_latest.pth`.
+pub(crate) fn is_last(path: &str) -> bool {
+    let path = path.to_ascii_lowercase();
+    path.split(|letter: char| !letter.is_ascii_alphabetic()).any(|word| LAST.contains(&word))
+}
+
+const LAST: &[&str] = &["last", "latest", "newest"];
+
 /// The same name without numbers: that of its series.
 pub(crate) fn series(name: &str) -> String {
     name.chars().filter(|letter| !letter.is_ascii_digit()).collect()

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::folder::{Budget, Folder};
 use crate::formats;
-use crate::names::{Place, Told, series};
+use crate::names::{self, Place, Told, series};
 use crate::several::{self, Searched};
 use crate::{Checkpoint, Format};
 use text::lang::failure;
@@ -120,14 +120,35 @@ fn leave_out_exports(found: &mut Vec<Checkpoint>) {
 }
 
 /// A step says more than a time: a copy is younger than what it was copied from. Files without a step, such as
-/// `tokenizer.pt`, do not change the order of those that have one.
+/// `tokenizer.pt`, do not change the order of those that have one, but for a `last.pt` that was written after the
+/// newest step and is no mere export of its weights.
 fn sort(found: &mut [Checkpoint]) {
     let step =
         |one: &Checkpoint| one.standing.place.filter(|place| matches!(place, Place::Step(_)));
+    let whole = found.iter().filter(|one| one.is_whole() && step(one).is_some());
+    let newest = whole.max_by_key(|one| step(one));
+    let newest = newest.map(|one| (step(one), one.modified, one.bytes / 2));
+    let of_last = |one: &Checkpoint| {
+        let (place, time, least) = newest?;
+        let is_last = one.standing.place.is_none()
+            && !one.standing.is_aside
+            && names::is_last(&one.name.to_string_lossy())
+            && one.modified > time
+            && one.bytes >= least;
+        place.filter(|_| is_last)
+    };
     let others = || found.iter().filter(|one| step(one).is_none() && !one.standing.is_aside);
     let have_epochs = others().all(|one| one.standing.place.is_some());
     found.sort_by_key(|one| {
+        let last = of_last(one);
         let place = if have_epochs { one.standing.place } else { step(one) };
-        (Reverse(place), one.standing.is_aside, Reverse(one.modified), one.path.clone())
+        let place = last.or(place);
+        (
+            Reverse(place),
+            last.is_none(),
+            one.standing.is_aside,
+            Reverse(one.modified),
+            one.path.clone(),
+        )
     });
 }

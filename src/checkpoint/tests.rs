@@ -41,6 +41,39 @@ fn newest_is_first_by_step_and_else_by_time() {
     assert_eq!(found[3], "best.pt");
 }
 
+/// `last.pt` is the last if it was written after the newest whole one with a step, and is no export of its weights.
+#[test]
+fn last_is_the_last_if_it_is_newer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let written = |name: &str, bytes: usize, minutes: u64| {
+        let data = vec![0; bytes];
+        let content =
+            archive(&[("data.pkl", b"\x80\x02N."), ("version", b"3\n"), ("data/0", &data)]);
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).expect("it is written");
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(60 * minutes);
+        let file = std::fs::File::options().write(true).open(path);
+        file.and_then(|file| file.set_modified(at)).expect("its time is set");
+    };
+    let names = || -> Vec<String> {
+        found(&folder).into_iter().map(|one| one.name.display().to_string()).collect()
+    };
+    written("step-9.pt", 3000, 1);
+    written("step-10.pt", 3000, 2);
+    written("model_last.pt", 1000, 3);
+    assert_eq!(names(), ["step-10.pt", "step-9.pt", "model_last.pt"]);
+    written("model_last.pt", 3000, 1);
+    assert_eq!(names(), ["step-10.pt", "step-9.pt", "model_last.pt"]);
+    written("model_last.pt", 3000, 3);
+    assert_eq!(names(), ["model_last.pt", "step-10.pt", "step-9.pt"]);
+    written("latest_optimizer.pt", 3000, 4);
+    written("blast.pt", 3000, 4);
+    assert_eq!(names()[0], "model_last.pt");
+    // The torn one is newer, and the one before it is what a start takes.
+    std::fs::write(folder.path().join("step-11.pt"), "").expect("it is written");
+    assert_eq!(names()[..2], ["step-11.pt", "model_last.pt"]);
+}
+
 #[test]
 fn epochs_are_the_order_where_all_have_them() {
     let folder = made(&["epoch_10.pth", "epoch_9.pth", "best_epoch_9.pth", "optimizer.pt"]);

@@ -248,7 +248,8 @@ pub(super) fn is_megatron(folder: &Folder<'_>) -> bool {
     let is_older = (is_numbered(&own, "iter_") || own == "release")
         && !folder.names(true, |name| name.starts_with("mp_rank_")).is_empty();
     let is_distributed = || match folder.has(COMMON) {
-        true => folder.has(CONFIG) || dcp::is_one(folder),
+        // It may be all that is there yet.
+        true => folder.has(CONFIG) || dcp::is_one(folder) || is_numbered(&own, "iter_"),
         // Written before the rest.
         false => ["torch_dist", "zarr"].contains(&backend(folder).unwrap_or_default().as_str()),
     };

@@ -279,6 +279,15 @@ fn megatron_has_a_folder_for_each_rank() {
     assert_eq!(names(&optimizer)[0], "iter_10: mp_rank_00/model_optim_rng.pt is missing");
 }
 
+/// A first save that ended behind its first file.
+#[test]
+fn megatron_with_nothing_but_its_common_states_is_torn() {
+    assert_eq!(
+        seen(&["iter_0000001/common.pt"]),
+        [("iter_0000001".into(), Format::Megatron, false)]
+    );
+}
+
 #[test]
 fn megatron_without_its_common_states_is_torn() {
     let folder = made(&["iter_0000002/metadata.json", "iter_0000002/.metadata"]);
