@@ -20,8 +20,8 @@ use report::{Ending, closing, files};
 use supervise::EndStep;
 use text::lang::{Lang, Text};
 use text::text;
-use verdict::Refusal;
 use verdict::outcome::Halt;
+use verdict::{Id, Refusal};
 
 /// This node.
 pub(super) struct Live<'a> {
@@ -176,7 +176,8 @@ impl Phases for Live<'_> {
     }
 
     fn refused(&self, refusal: &Refusal, earlier: Option<&Earlier>) -> Ending {
-        let kept = earlier.and_then(|earlier| unreplaced(earlier, refusal));
+        let noticed = (refusal.id == Id::StoppedNotice).then(|| Ending::noticed_by(refusal));
+        let kept = noticed.or_else(|| earlier.and_then(|earlier| unreplaced(earlier, refusal)));
         let is_kept = kept.is_some();
         let ending = kept.unwrap_or_else(|| Ending::refused(refusal));
         let code = self.context.exit_code(&ending);

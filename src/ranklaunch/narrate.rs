@@ -171,18 +171,8 @@ fn line(grace: Duration, planned: Planned, notice: &Notice) -> Option<Text> {
                 "{zh}：这不是计划的任务，结束后不会视为完成"
             )
         }
-        Notice::Stopping { reason: StopReason::Signal(signal) } => {
-            let name = signal_name(*signal);
-            let grace = grace.as_secs_f64();
-            let (again, again_zh) = match Signal::from_named_raw(*signal) {
-                Some(Signal::INT) => ("; a second one ends them at once", "；再次收到则立即终止"),
-                _ => ("", ""),
-            };
-            text!(
-                "{name} received: the ranks have {grace:.0} s to end{again}",
-                "收到 {name}：各 rank 须在 {grace:.0} 秒内结束{again_zh}"
-            )
-        }
+        Notice::Stopping { reason: StopReason::Signal(signal) } => signalled(*signal, grace),
+        Notice::Sooner { signal, within } => signalled(*signal, *within),
         Notice::Stopping { reason: StopReason::Noticed(stop) } => {
             // The rest is for the logs and the verdict.
             let seconds = EndBudget::of(stop.within).until(EndStep::Ranks).as_secs_f64();
@@ -279,6 +269,19 @@ fn named(planned: Planned, rank: GlobalRank) -> Text {
         RankUnit::Rank => text!("rank {rank}", "rank {rank}"),
         RankUnit::Command => text!("the command on node {rank}", "节点 {rank} 上的命令"),
     }
+}
+
+/// A stop signal, and the time that is left to the ranks.
+fn signalled(signal: i32, left: Duration) -> Text {
+    let (name, seconds) = (signal_name(signal), left.as_secs_f64());
+    let (again, again_zh) = match Signal::from_named_raw(signal) {
+        Some(Signal::INT) => ("; a second one ends them at once", "；再次收到则立即终止"),
+        _ => ("", ""),
+    };
+    text!(
+        "{name} received: the ranks have {seconds:.0} s to end{again}",
+        "收到 {name}：各 rank 须在 {seconds:.0} 秒内结束{again_zh}"
+    )
 }
 
 #[cfg(test)]

@@ -113,9 +113,8 @@ pub(super) async fn noticed(context: &Context) {
     let (reader, settings) = (Arc::clone(&context.host), Arc::clone(&context.settings));
     let read = with_deadline(FILES, move || place(&reader, Some(&settings)));
     let Some(contract) = read else { return };
-    let refusal = Refusal::with(
-        Verdict::Muster,
-        Id::MusterDeclined,
+    let refusal = Refusal::of_ending(
+        Id::StoppedNotice,
         text!("a notice came there: {en}", "该节点收到通知：{zh}"),
         text!("start the job again when its nodes are back", "待各节点恢复后重新启动任务"),
     );

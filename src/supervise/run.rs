@@ -257,7 +257,9 @@ impl Supervisor<'_> {
     pub(super) fn stop_sooner(&mut self, stop: NoticedStop, signal: i32) {
         let (now, budget) = (Instant::now(), EndBudget::of(self.launch.grace));
         let end = self.outcome.stopped_at.unwrap_or(now) + stop.within;
-        if self.outcome.stop_within.is_none() || end <= now + self.launch.grace {
+        let left = end.saturating_duration_since(now).min(self.launch.grace);
+        (self.notice)(Notice::Sooner { signal, within: left });
+        if self.outcome.stop_within.is_none() || left < self.launch.grace {
             return;
         }
         (self.outcome.stopped_at, self.outcome.stop_within) = (Some(now), None);

@@ -127,6 +127,11 @@ impl Refusal {
         Refusal { verdict, id, hint: with_unmeant(&text, hint), text }
     }
 
+    /// What ends all nodes before they start, told as a refusal of one of them: `id` has an exit code of its own.
+    pub fn of_ending(id: Id, text: Text, hint: Text) -> Refusal {
+        Refusal { verdict: Verdict::Muster, id, text, hint }
+    }
+
     /// An internal error.
     pub fn internal(what: &str) -> Refusal {
         Refusal::new(

@@ -255,6 +255,11 @@ pub enum Notice {
     EngineEnded {
         end: End,
     },
+    /// A stop signal came while the ranks save after a notice: so much time is left to them now.
+    Sooner {
+        signal: i32,
+        within: Duration,
+    },
     Stopping {
         reason: StopReason,
     },

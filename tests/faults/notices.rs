@@ -132,8 +132,29 @@ fn platform_that_does_not_wait_shortens_the_stop() {
     running.signal(Signal::SIGTERM);
     let ended = running.wait().expect_code(143).expect_nothing_left();
     assert!(sent.elapsed() < Duration::from_secs(30), "{:?}\n{}", sent.elapsed(), ended.err);
+    assert!(ended.err.contains("SIGTERM received: the ranks have 4 s"), "{}", ended.err);
     // A rank that does not save in time is told where it was.
     assert!(ended.err.contains("slow.py:"), "{}", ended.err);
+}
+
+/// The signals of a person count during the save, too.
+#[test]
+fn second_interrupt_ends_the_save_at_once() {
+    let launcher = launcher(&["--grace", "60s", "--notice-lead", "1h"]);
+    let mut running = begun(launcher.env("HANDLES", "SIGTERM SIGINT").env("SAVES", "300"));
+    notice(&running, Duration::from_secs(600));
+    running.says("GOT", 2);
+    let sent = Instant::now();
+    running.signal(Signal::SIGINT);
+    running
+        .waits("the first one", |seen| seen.err().contains("the ranks have 60 s to end; a second"));
+    // Two within a second are one key press.
+    std::thread::sleep(Duration::from_millis(1100));
+    running.signal(Signal::SIGINT);
+    let ended = running.wait().expect_code(143).expect_nothing_left();
+    assert!(sent.elapsed() < Duration::from_secs(30), "{:?}\n{}", sent.elapsed(), ended.err);
+    assert!(ended.err.contains("second SIGINT received"), "{}", ended.err);
+    assert!(!ended.out.contains("SAVED"), "{}", ended.out);
 }
 
 /// As [`RANK`], with a save that needs all ranks: those that handle nothing take part when they are asked by another one.
@@ -320,8 +341,7 @@ fn notice_while_the_nodes_meet_reaches_those_that_are_there() {
             let ended = ended.expect_nothing_left();
             assert!(ended.err.contains("maintenance"), "node {node}: {}", ended.err);
             assert!(!ended.out.contains("READY"), "{}", ended.out);
-            let id = if node == told { "stopped.notice" } else { "muster.declined" };
-            ended.expect_id(id);
+            ended.expect_code(143).expect_id("stopped.notice");
         }
     }
 }

@@ -139,7 +139,8 @@ impl Search<'_> {
             channel.send(&FromMember::Hello(hello)).await.ok()?;
             // The node 0 of another job may gather on this port; its refusals have other ids.
             let is_of_node_0 = |refusal: &Refusal| {
-                refusal.verdict == Verdict::PortInUse || refusal.id == Id::MusterDeclined
+                refusal.verdict == Verdict::PortInUse
+                    || [Id::MusterDeclined, Id::StoppedNotice].contains(&refusal.id)
             };
             match channel.receive().await.ok()? {
                 FromNode0::Refuse(refusal) => Some(refusal).filter(is_of_node_0),

@@ -18,21 +18,21 @@ use text::ranges::{ranges, spelled};
 use text::text;
 use verdict::{Id, Refusal, Verdict};
 
-/// The refusal of one node, in the form that all nodes receive. A taken port of node 0 gives all nodes the exit code of
-/// node 0.
+/// The refusal of one node, in the form that all nodes receive. A taken port of node 0, and a notice on any node, gives
+/// all nodes the exit code of that node.
 pub(crate) fn declined(unit: MemberKind, node: u32, host: &str, refusal: &Refusal) -> Refusal {
     let Text { en, zh } = &refusal.text;
     let Text { en: who, zh: who_zh } = unit.named(node);
+    let text = text!("{who} ({host}) cannot take part: {en}", "{who_zh}（{host}）无法参与：{zh}");
+    let hint = refusal.hint.clone();
+    if refusal.id == Id::StoppedNotice {
+        return Refusal::of_ending(refusal.id, text, hint);
+    }
     let (verdict, id) = match refusal.verdict {
         Verdict::PortInUse if node == 0 => (Verdict::PortInUse, refusal.id),
         _ => (Verdict::Muster, Id::MusterDeclined),
     };
-    Refusal::with(
-        verdict,
-        id,
-        text!("{who} ({host}) cannot take part: {en}", "{who_zh}（{host}）无法参与：{zh}"),
-        refusal.hint.clone(),
-    )
+    Refusal::with(verdict, id, text, hint)
 }
 
 /// A list such as `2, 5–9, 11`, with at most a handful of ranges.

@@ -66,6 +66,11 @@ impl Ending {
         )
     }
 
+    /// Another node withdrew after a notice while the nodes met.
+    pub fn noticed_by(refusal: &Refusal) -> Ending {
+        Ending { text: refusal.text.clone(), ..Ending::noticed() }
+    }
+
     /// The ending if a stop or the loss of the guard came while no rank ran.
     pub fn halted(halt: Halt) -> Ending {
         match halt {
