@@ -355,23 +355,20 @@ fn resume(facts: &Facts, agreement: &Agreement) -> Option<Resume> {
 }
 
 /// What the ranks go on from.
-pub(super) fn goes_on_from(resume: Option<&Resume>) -> Text {
-    let Some(Resume { path, step }) = resume else {
+pub(super) fn goes_on_from(plan: &Plan) -> Text {
+    let resume = plan.identity.as_ref().and_then(|identity| identity.resume.as_ref());
+    let Some((Resume { path, step }, decided)) = resume.zip(plan.decision("checkpoint")) else {
         return text!(
             "no whole checkpoint that all nodes can read: the program starts from the beginning",
             "没有所有节点都能读取的完整检查点：程序从头开始"
         );
     };
-    let path = path.display();
+    let (path, Text { en, zh }) = (path.display(), &decided.because);
     match step {
-        Some(step) => text!(
-            "goes on from step {step}: {path}, the newest checkpoint that all nodes can read",
-            "从第 {step} 步继续：{path}，所有节点都能读取的最新检查点"
-        ),
-        None => text!(
-            "goes on from {path}, the newest checkpoint that all nodes can read",
-            "从 {path} 继续，即所有节点都能读取的最新检查点"
-        ),
+        Some(step) => {
+            text!("goes on from step {step}: {path}, {en}", "从第 {step} 步继续：{path}，{zh}")
+        }
+        None => text!("goes on from {path}, {en}", "从 {path} 继续，{zh}"),
     }
 }
 

@@ -153,8 +153,9 @@ impl Attempt {
         let started = SystemTime::now();
         let mut identity =
             RunIdentity { master_port: ready.master_port()?, ..ready.identity.clone() };
+        let member = &ready.plan.membership;
+        let mut only_own = None;
         if let Some(saves) = &context.saves {
-            let member = &ready.plan.membership;
             let is_alone = member.members() == 1;
             let ranks = ready.plan.ranks_of(member.member()).filter(|_| !is_alone);
             let newest = saves.begin(ranks).await;
@@ -162,14 +163,15 @@ impl Attempt {
             if ready.session.is_none() {
                 identity.resume = newest.clone()?.as_ref().map(Resume::from);
             }
-            if ready.plan.membership.acts_for_node() {
-                context.say(&goes_on_from(identity.resume.as_ref()));
-                if let (None, Ok(Some(own))) = (&identity.resume, &newest) {
-                    context.say(&only_here(&own.name()));
-                }
+            if let (None, Ok(Some(own))) = (&identity.resume, &newest) {
+                only_own = Some(only_here(&own.name()));
             }
         }
         let plan = ready.plan.finish(&identity);
+        if context.saves.is_some() && member.acts_for_node() {
+            context.say(&goes_on_from(&plan));
+            only_own.iter().for_each(|line| context.say(line));
+        }
         let scratch = context.scratch.make(plan.inject);
         // Each candidate may be on a mount that does not answer; heartbeats go on.
         let candidates = log_candidates(&context.host, &context.settings);

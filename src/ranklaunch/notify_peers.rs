@@ -29,7 +29,7 @@ use settings::cli::{Options, own_words};
 use settings::contract::{Contract, Field};
 use text::lang::Text;
 use text::text;
-use verdict::{Id, Refusal, Verdict};
+use verdict::{Id, Refusal};
 
 /// Time limit for reading the files that locate the other nodes.
 const FILES: Duration = Duration::from_secs(2);

@@ -141,3 +141,18 @@ fn causes_and_explanations_fit_the_schema() {
     assert!(all["explained"].as_array().is_some_and(|all| all.len() > 100), "{all:#}");
     expect_strict("explain", &all, &["/explained/0"]);
 }
+
+#[test]
+fn lists_of_checkpoints_fit_the_schema() {
+    let launcher = Launcher::new(["checkpoint", "--format", "json", "saved"]);
+    let folder = launcher.folder().join("saved/step-1");
+    std::fs::create_dir_all(&folder).expect("it is made");
+    std::fs::write(folder.join("model.pt"), "").expect("it is written");
+    std::fs::write(folder.join("rank_1.distcp"), "").expect("it is written");
+    expect_strict("checkpoint", &said(&launcher.run()), &["", "/checkpoints/0"]);
+    // Each format has its name in the schema.
+    let schema = schema("checkpoint");
+    let formats = schema.pointer("/properties/checkpoints/items/properties/format/enum");
+    let known: Vec<&str> = checkpoint::Format::ALL.iter().map(|format| format.name()).collect();
+    assert_eq!(formats, Some(&json!(known)));
+}

@@ -67,6 +67,21 @@ fn attempts_go_on_from_the_newest_whole_checkpoint() {
     assert_eq!(began(&ended), expected, "{}", ended.err);
 }
 
+/// An argument could not name it.
+#[test]
+fn path_that_is_not_utf8_is_said_and_not_taken() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let (launcher, folder) = launcher(&["--max-restarts", "0"]);
+    save(&folder, 1, true);
+    let odd = folder.join(std::ffi::OsStr::from_bytes(b"\xff"));
+    std::fs::create_dir(&odd).expect("a folder");
+    save(&odd, 2, true);
+    let ended = with_program(launcher.env("UNTIL", "0")).run().expect_code(0);
+    assert!(began(&ended)[0].contains("--step 1 "), "{}", ended.out);
+    assert!(ended.err.contains("its path is not UTF-8"), "{}", ended.err);
+}
+
 /// A program that saves under one name again and again makes progress each time.
 #[test]
 fn saves_under_one_name_are_progress() {

@@ -7,6 +7,7 @@ use checkpoint::{Checkpoint, Lack, Limits, survey};
 use linux::host::Host;
 use settings::{CheckpointFormat, Settings};
 use text::lang::cause;
+use text::text;
 
 /// Maximum number of checkpoints that count, of which at least the files of some ranks are whole: the newest ones.
 const MOST: usize = 64;
@@ -33,13 +34,19 @@ pub fn checkpoints(host: &Host, settings: &Settings) -> Option<CheckpointFacts> 
     let only = settings.checkpoint_format.value;
     let counts =
         |one: &Checkpoint| only == CheckpointFormat::Auto || only.name() == one.format.name();
-    let seen = |one: Checkpoint| SeenCheckpoint {
-        digest: one.digest(),
-        path: folder.join(&one.name),
-        step: one.step,
-        ranks: one.ranks(),
-        missing: one.lacks.iter().map(Lack::words).collect(),
-        modified: one.modified,
+    let seen = |one: Checkpoint| {
+        let path = folder.join(&one.name);
+        // A placeholder in an argument could not name it.
+        let unnamed =
+            path.to_str().is_none().then(|| text!("its path is not UTF-8", "路径不是 UTF-8"));
+        SeenCheckpoint {
+            digest: one.digest(),
+            step: one.step,
+            ranks: one.ranks().filter(|_| unnamed.is_none()),
+            missing: one.lacks.iter().map(Lack::words).chain(unnamed).collect(),
+            modified: one.modified,
+            path,
+        }
     };
     Some(CheckpointFacts {
         found: newest(found.into_iter().filter(counts).map(seen)),
