@@ -7,13 +7,14 @@ mod dcp;
 mod deepspeed;
 mod frameworks;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::SystemTime;
 
 use crate::folder::Folder;
 use crate::lack::Lack;
-use crate::names::{Number, Place, Told, are_steps, is_aside, is_numbered, is_of_one, told};
+use crate::names::{are_steps, is_aside, is_numbered, is_of_one, series};
+use crate::progress::{Number, Place, Told, told};
 use crate::{Checkpoint, Format, Standing, safetensors, torch};
 
 /// How one writer lays a checkpoint out in a folder.
@@ -82,29 +83,48 @@ const FOLDERS: &[Row] = &[
         parts: &[],
     },
     Row {
+        format: Format::Torch,
+        is_one: |folder| !indices(folder, ".bin").is_empty(),
+        is_named: |_| false,
+        lacks: |folder| of_indices(folder, ".bin", "pytorch_model.bin.index.json", torch::lack),
+        parts: &[],
+    },
+    Row {
         format: Format::Safetensors,
         is_one: |folder| {
             let shards = folder.names(false, safetensors::is_shard);
-            !indices(folder).is_empty() || !shards.is_empty()
+            !indices(folder, ".safetensors").is_empty() || !shards.is_empty()
         },
         is_named: |_| false,
         lacks: |folder| {
-            let indices = indices(folder);
-            if indices.is_empty() {
-                return vec![Lack::Missing("model.safetensors.index.json".to_owned())];
-            }
-            let of = |index: String| safetensors::lacks_of_index(folder, &index, safetensors::lack);
-            let lacks = indices.into_iter().flat_map(of);
-            // Programs put an optimizer beside them.
-            let beside = frameworks::companions(folder, &[frameworks::ARGUMENTS]);
-            frameworks::once(lacks.chain(beside).collect())
+            of_indices(folder, ".safetensors", "model.safetensors.index.json", safetensors::lack)
         },
         parts: &[],
     },
 ];
 
-fn indices(folder: &Folder<'_>) -> Vec<String> {
-    folder.names(false, |name| name.ends_with(".safetensors.index.json"))
+fn indices(folder: &Folder<'_>, kind: &str) -> Vec<String> {
+    folder.names(false, |name| {
+        name.strip_suffix(".index.json").is_some_and(|name| name.ends_with(kind))
+    })
+}
+
+/// What the files lack that the indices of this kind name, and those beside them. `usual`: the index if there is none.
+fn of_indices(
+    folder: &Folder<'_>,
+    kind: &str,
+    usual: &str,
+    lack: fn(&Folder<'_>, &str) -> Option<Lack>,
+) -> Vec<Lack> {
+    let indices = indices(folder, kind);
+    if indices.is_empty() {
+        return vec![Lack::Missing(usual.to_owned())];
+    }
+    let of = |index: String| safetensors::lacks_of_index(folder, &index, lack);
+    let lacks = indices.into_iter().flat_map(of);
+    // Programs put an optimizer beside them.
+    let beside = frameworks::companions(folder, &[frameworks::ARGUMENTS]);
+    frameworks::once(lacks.chain(beside).collect())
 }
 
 /// How a file that is a checkpoint by itself ends in its name, and what it lacks.
@@ -148,7 +168,14 @@ pub(crate) fn is_foreign(one: &Checkpoint, writer: Format) -> bool {
         Format::Torch | Format::Lightning => {
             !one.path.file_name().is_some_and(|name| is_own(&name.to_string_lossy()))
         }
-        Format::Dcp | Format::Safetensors => one.standing.is_own,
+        Format::Dcp => {
+            one.standing.is_own
+                || !one
+                    .path
+                    .file_name()
+                    .is_some_and(|name| frameworks::SHARDED.iter().any(|own| name == *own))
+        }
+        Format::Safetensors => one.standing.is_own,
         // The Trainer has them in `global_step500`.
         Format::Deepspeed => false,
     }
@@ -240,23 +267,37 @@ fn judged(folder: &Folder<'_>, row: &Row, above: Told) -> Checkpoint {
 }
 
 /// Adds what the checkpoints of one folder lack that the one before them has, by step; the first one is compared with
-/// the next. Only accelerate writes such files. A program that saves fewer than before has its second checkpoint called
-/// whole.
+/// the next: what accelerate writes last, and what programs put beside the files of torch.distributed.checkpoint. A
+/// program that saves fewer than before has its second checkpoint called whole.
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let is_such = |one: &&mut Checkpoint| {
         let is_here = one.path.parent() == Some(&folder.path);
-        let has_place = one.standing.place.is_some();
-        is_here && one.format == Format::Accelerate && has_place && one.is_whole()
+        let is_compared = [Format::Accelerate, Format::Dcp].contains(&one.format);
+        is_here && is_compared && one.standing.place.is_some() && one.is_whole()
     };
-    let mut series: Vec<&mut Checkpoint> = found.iter_mut().filter(is_such).collect();
-    series.sort_by_key(|one| one.standing.place);
+    let mut all: BTreeMap<(Format, String), Vec<&mut Checkpoint>> = BTreeMap::new();
+    for one in found.iter_mut().filter(is_such) {
+        let name = one.path.file_name().unwrap_or_default().to_string_lossy();
+        all.entry((one.format, series(&name))).or_default().push(one);
+    }
+    all.into_values().for_each(|all| compare_series(folder, all));
+}
+
+fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
+    all.sort_by_key(|one| one.standing.place);
     let last = |one: &&mut Checkpoint| {
         let name = one.path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let sub = name.and_then(|name| folder.sub(&name));
-        sub.map(|sub| frameworks::last_of_accelerate(&sub)).unwrap_or_default()
+        let Some(sub) = name.and_then(|name| folder.sub(&name)) else { return Vec::new() };
+        match one.format {
+            Format::Accelerate => frameworks::last_of_accelerate(&sub),
+            // Numbers may be steps.
+            _ => sub.names(false, |name| {
+                (name.ends_with(".pt") || name.ends_with(".pth")) && series(name) == name
+            }),
+        }
     };
-    let files: Vec<Vec<String>> = series.iter().map(last).collect();
-    for (at, one) in series.into_iter().enumerate() {
+    let files: Vec<Vec<String>> = all.iter().map(last).collect();
+    for (at, one) in all.into_iter().enumerate() {
         let (own, other) = (files.get(at), files.get(at.checked_sub(1).unwrap_or(1)));
         let own: BTreeSet<&String> = own.into_iter().flatten().collect();
         let missing = other.into_iter().flatten().filter(|file| !own.contains(file));

@@ -11,6 +11,7 @@ mod formats;
 pub mod fuzz;
 mod lack;
 mod names;
+mod progress;
 mod ranks;
 mod safetensors;
 mod several;
@@ -27,7 +28,7 @@ use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 
 pub use lack::Lack;
-use names::Place;
+use progress::Place;
 pub use ranks::RankFiles;
 pub use survey::{Limits, survey};
 

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::lack::{Lack, first_gaps};
-use crate::names::{self, Place, Told, told};
+use crate::names;
+use crate::progress::{Place, Told, told};
 use crate::{Checkpoint, Format, Standing};
 
 /// A folder that was searched.
@@ -82,7 +83,60 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
         compare(&mut series);
         found.extend(series);
     }
+    compare_companions(&mut found);
     found
+}
+
+/// Files of one step with names of their own, such as a generator and a discriminator: if both steps before have both
+/// files, one is not whole without the other. Exports, which are smaller, are no companions, and the best one comes now
+/// and then.
+fn compare_companions(found: &mut [Checkpoint]) {
+    let mut steps: BTreeMap<Place, BTreeMap<String, usize>> = BTreeMap::new();
+    for (at, one) in found.iter().enumerate() {
+        let own = one.standing.place.filter(|_| one.standing.is_own && !one.standing.is_aside);
+        let name = name_of(&one.path);
+        if let Some(place) = own.filter(|_| !names::is_best(&name)) {
+            steps.entry(place).or_default().insert(names::series(&name), at);
+        }
+    }
+    let steps: Vec<BTreeMap<String, usize>> = steps.into_values().collect();
+    let mut lacks: Vec<(usize, Vec<Lack>)> = Vec::new();
+    for window in steps.windows(3) {
+        let [earlier, before, own] = window else { continue };
+        let bytes = |at: &usize| found.get(*at).map_or(0, |one| one.bytes);
+        let largest = before.values().map(bytes).max().unwrap_or(0);
+        let is_companion = |(series, at): &(&String, &usize)| {
+            earlier.contains_key(*series) && !is_export(bytes(at), largest)
+        };
+        let companions: Vec<(&String, &usize)> = before.iter().filter(is_companion).collect();
+        for (series, at) in own {
+            let others = companions.iter().filter(|(other, _)| *other != series);
+            let of = |(other, last): &(&String, &usize)| match own.get(*other) {
+                Some(other) => found.get(*other).map(|one| one.lacks.clone()).unwrap_or_default(),
+                None => {
+                    let (Some(last), Some(one)) = (found.get(**last), found.get(*at)) else {
+                        return Vec::new();
+                    };
+                    let name = names::renumbered(&name_of(&last.path), last.step, one.step);
+                    vec![Lack::Missing(name)]
+                }
+            };
+            let is_one = companions.iter().any(|(companion, _)| *companion == series);
+            let missing: Vec<Lack> = others.filter(|_| is_one).flat_map(of).collect();
+            lacks.push((*at, missing));
+        }
+    }
+    for (at, missing) in lacks {
+        if let Some(one) = found.get_mut(at) {
+            one.lacks.extend(missing);
+        }
+    }
+}
+
+/// Whether one of two files with steps has only the weights: they are at most half of what the other one has, with all
+/// that the optimizer keeps.
+pub(crate) fn is_export(bytes: u64, largest: u64) -> bool {
+    bytes < largest / 10 * 6
 }
 
 /// The first one, with what the others lack and hold.

@@ -1,14 +1,16 @@
 //! The walk: which folders are looked at, and in which order checkpoints are given.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::folder::{Budget, Folder};
 use crate::formats;
-use crate::names::{self, Place, Told, series};
-use crate::several::{self, Searched};
+use crate::lack::Lack;
+use crate::names::{self, is_numbered, series};
+use crate::progress::{Place, Told};
+use crate::several::{self, Searched, is_export};
 use crate::{Checkpoint, Format};
 use text::lang::failure;
 use text::text;
@@ -55,9 +57,22 @@ pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
     leave_out_exports(&mut found);
     for one in &mut found {
         one.name = one.path.strip_prefix(root).unwrap_or(&one.path).to_owned();
+        one.lacks.extend(not_renamed(one));
     }
     sort(&mut found);
     Ok(found)
+}
+
+/// A temporary name of the checkpoint, or of the folder of its step.
+fn not_renamed(one: &Checkpoint) -> Option<Lack> {
+    let is_known = |lack: &Lack| matches!(lack, Lack::NotRenamed(_));
+    if one.lacks.iter().any(is_known) {
+        return None;
+    }
+    let mut names = one.name.iter().rev().map(|name| name.to_string_lossy());
+    let own = names.next().filter(|name| names::is_temporary(name));
+    let above = || names.next().filter(|name| names::is_temporary(name) && names::is_of_one(name));
+    own.or_else(above).map(|name| Lack::NotRenamed(name.into_owned()))
 }
 
 /// `above`: what the names of the folder and of those above it tell of the progress.
@@ -79,6 +94,9 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
         }
     }
     let mut searched = Vec::new();
+    let numbers: Vec<String> =
+        others.iter().map(|(name, _)| name).filter(|name| is_numbered(name, "")).cloned().collect();
+    let are_steps = numbers.len() > 1 && names::are_steps(&numbers, Told::default());
     for (name, sub) in others {
         // A folder that is named like its neighbours, and holds only the beginning of what they hold.
         let format = of_format.get(&series(&name)).copied();
@@ -86,6 +104,9 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
             (Ok(sub), Some(format)) => found.extend(formats::as_format(&sub, format, above)),
             (Ok(sub), None) => {
                 let mut inner = Vec::new();
+                // `1000` and `2000` beside it.
+                let name =
+                    if are_steps && is_numbered(&name, "") { format!("step_{name}") } else { name };
                 walk(&sub, depth, Told::of_folder(&name, above), &mut inner);
                 let promised = formats::by_name(&sub).filter(|promised| {
                     !inner.iter().any(|one| formats::is_foreign(one, promised.format))
@@ -119,22 +140,50 @@ fn leave_out_exports(found: &mut Vec<Checkpoint>) {
     }
 }
 
+/// Those that are far smaller than others of their folder, where both have a step or are the last: weights without what
+/// the training needs, as programs export them beside their checkpoints.
+fn exports(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
+    type Bytes<'f> = BTreeMap<String, (u64, Vec<&'f Path>)>;
+    let mut folders: BTreeMap<Option<&Path>, Bytes<'_>> = BTreeMap::new();
+    for one in found.iter().filter(|one| !one.standing.is_aside) {
+        let name = one.path.file_name().unwrap_or_default().to_string_lossy();
+        if one.standing.place.is_none() && !names::is_last(&name) {
+            continue;
+        }
+        let of_series = folders.entry(one.path.parent()).or_default();
+        let (bytes, paths) = of_series.entry(series(&name)).or_default();
+        *bytes = (*bytes).max(if one.is_whole() { one.bytes } else { 0 });
+        paths.push(&one.path);
+    }
+    let of_folder = |all: Bytes<'_>| {
+        let largest = all.values().map(|(bytes, _)| *bytes).max().unwrap_or(0);
+        let small =
+            all.into_values().filter(move |(bytes, _)| *bytes > 0 && is_export(*bytes, largest));
+        small.flat_map(|(_, paths)| paths).map(Path::to_owned).collect::<Vec<_>>()
+    };
+    folders.into_values().flat_map(of_folder).collect()
+}
+
 /// A step says more than a time: a copy is younger than what it was copied from. Files without a step, such as
 /// `tokenizer.pt`, do not change the order of those that have one, but for a `last.pt` that was written after the
 /// newest step and is no mere export of its weights.
 fn sort(found: &mut [Checkpoint]) {
-    let step =
-        |one: &Checkpoint| one.standing.place.filter(|place| matches!(place, Place::Step(_)));
+    let exports = exports(found);
+    let step = |one: &Checkpoint| {
+        one.standing
+            .place
+            .filter(|place| matches!(place, Place::Step(_)) && !exports.contains(&one.path))
+    };
     let whole = found.iter().filter(|one| one.is_whole() && step(one).is_some());
     let newest = whole.max_by_key(|one| step(one));
-    let newest = newest.map(|one| (step(one), one.modified, one.bytes / 2));
+    let newest = newest.map(|one| (step(one), one.modified, one.bytes));
     let of_last = |one: &Checkpoint| {
-        let (place, time, least) = newest?;
+        let (place, time, bytes) = newest?;
         let is_last = one.standing.place.is_none()
             && !one.standing.is_aside
-            && names::is_last(&one.name.to_string_lossy())
+            && one.path.file_name().is_some_and(|name| names::is_last(&name.to_string_lossy()))
             && one.modified > time
-            && one.bytes >= least;
+            && !is_export(one.bytes, bytes);
         place.filter(|_| is_last)
     };
     let others = || found.iter().filter(|one| step(one).is_none() && !one.standing.is_aside);
@@ -144,6 +193,7 @@ fn sort(found: &mut [Checkpoint]) {
         let place = if have_epochs { one.standing.place } else { step(one) };
         let place = last.or(place);
         (
+            exports.contains(&one.path),
             Reverse(place),
             last.is_none(),
             one.standing.is_aside,

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::folder::{Budget, Folder};
 use crate::formats::as_format;
-use crate::names::Told;
+use crate::progress::Told;
 
 #[test]
 fn newest_is_first_by_step_and_else_by_time() {

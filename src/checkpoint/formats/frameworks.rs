@@ -6,7 +6,8 @@ use std::path::Path;
 use super::{dcp, deepspeed};
 use crate::folder::Folder;
 use crate::lack::{Lack, gaps};
-use crate::names::{is_numbered, step_of};
+use crate::names::is_numbered;
+use crate::progress::step_of;
 use crate::{safetensors, torch, zip};
 use text::pickle::{Value, read_hollow};
 
@@ -26,6 +27,8 @@ const WEIGHTS: &[&str] = &[
 ];
 /// The folder of sharded weights that FSDP writes below the Trainer and accelerate.
 const FSDP: &str = "pytorch_model_fsdp_0";
+/// All folders of torch.distributed.checkpoint that are below them.
+pub(super) const SHARDED: &[&str] = &[FSDP, "optimizer_0"];
 /// Files of FSDP that each rank writes by itself (accelerate/utils/fsdp_utils.py, LOCAL_STATE_DICT and `use_dcp=False`):
 /// what comes before and after its number.
 const BY_RANK: &[(&str, &str)] = &[
@@ -54,8 +57,7 @@ fn weights(folder: &Folder<'_>) -> Vec<Lack> {
     if let Some(tag) = tags.iter().filter_map(|tag| folder.sub(tag)).find(deepspeed::is_one) {
         return deepspeed::lacks(&tag);
     }
-    let sharded: Vec<Folder<'_>> =
-        [FSDP, "optimizer_0"].iter().filter_map(|name| folder.sub(name)).collect();
+    let sharded: Vec<Folder<'_>> = SHARDED.iter().filter_map(|name| folder.sub(name)).collect();
     if !sharded.is_empty() {
         let mut lacks: Vec<Lack> = sharded.iter().flat_map(dcp::lacks).collect();
         if folder.sub(FSDP).is_none() && !WEIGHTS.iter().any(|file| folder.has(file)) {

@@ -1,0 +1,398 @@
+//! The progress that the names of checkpoints tell: steps, samples, epochs and batches, and what is none of them.
+
+/// Words in front of a number that say what it counts; those of three letters and less stand alone.
+const WORDS: &[(&str, Counted)] = &[
+    ("step", Counted::Steps),
+    ("steps", Counted::Steps),
+    ("iter", Counted::Steps),
+    ("iters", Counted::Steps),
+    ("iteration", Counted::Steps),
+    ("iterations", Counted::Steps),
+    ("update", Counted::Steps),
+    ("updates", Counted::Steps),
+    ("itr", Counted::Steps),
+    // Composer: batches since the beginning.
+    ("ba", Counted::Steps),
+    ("checkpoint", Counted::Checkpoints),
+    ("ckpt", Counted::Checkpoints),
+    ("sample", Counted::Samples),
+    ("samples", Counted::Samples),
+    ("token", Counted::Samples),
+    ("tokens", Counted::Samples),
+    ("epoch", Counted::Epochs),
+    ("epochs", Counted::Epochs),
+    ("ep", Counted::Epochs),
+    ("batch", Counted::Batches),
+    ("batches", Counted::Batches),
+    ("rank", Counted::Ranks),
+    // fairseq's `-shard0`, and the parallel groups of InternEvo and nanotron.
+    ("shard", Counted::Ranks),
+    ("tp", Counted::Ranks),
+    ("pp", Counted::Ranks),
+    ("dp", Counted::Ranks),
+    ("zo", Counted::Ranks),
+    ("size", Counted::Size),
+    ("of", Counted::Shards),
+    ("part", Counted::Size),
+    ("node", Counted::Size),
+    ("gpu", Counted::Size),
+    ("worker", Counted::Size),
+    ("process", Counted::Size),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counted {
+    Steps,
+    /// `checkpoint-500`: steps, unless another word says what counts them.
+    Checkpoints,
+    Samples,
+    Epochs,
+    Batches,
+    Ranks,
+    /// Ranks or parts in all, or a part that is no rank.
+    Size,
+    /// The files in all: the number before is that of one.
+    Shards,
+    Unknown,
+}
+
+/// A number with up to nine digits behind its point, in billionths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Number(u128);
+
+const ONE: u128 = 1_000_000_000;
+
+impl Number {
+    pub(crate) fn of(whole: u64) -> Number {
+        Number(u128::from(whole) * ONE)
+    }
+
+    fn read(digits: &str, unit: u128) -> Option<Number> {
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let whole: u64 = whole.parse().ok()?;
+        let fraction = format!("{:0<9}", fraction.get(..9).unwrap_or(fraction));
+        let number = u128::from(whole) * ONE + fraction.parse::<u128>().ok()?;
+        number.checked_mul(unit).map(Number)
+    }
+
+    /// None of a fraction.
+    pub(crate) fn whole(self) -> Option<u64> {
+        u64::try_from(self.0 / ONE).ok().filter(|_| self.0.is_multiple_of(ONE))
+    }
+}
+
+/// Where a checkpoint stands in the progress of its program. Steps and epochs cannot be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    /// With the batch in it.
+    Epoch(Number, Option<Number>),
+    Step(Number),
+}
+
+impl Place {
+    pub(crate) fn step(self) -> Option<u64> {
+        match self {
+            Place::Step(step) => step.whole(),
+            Place::Epoch(..) => None,
+        }
+    }
+}
+
+/// What a name tells of the progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Told {
+    pub(crate) step: Option<Number>,
+    pub(crate) epoch: Option<Number>,
+    batch: Option<Number>,
+    /// The only number of the name, without a word.
+    pub(crate) only: Option<Number>,
+}
+
+impl Told {
+    fn has_word(&self) -> bool {
+        self.step.is_some() || self.epoch.is_some() || self.batch.is_some()
+    }
+
+    /// What the name of a folder and the names above it tell of what lies in it.
+    pub(crate) fn of_folder(name: &str, above: Told) -> Told {
+        let own = told(name);
+        // A run with batches of 64 is not at batch 64.
+        let batch = own.batch.filter(|_| own.epoch.is_some());
+        Told { only: None, batch, ..own }.within(above).0
+    }
+
+    /// With what the names above tell; and whether it stands in this name.
+    pub(crate) fn within(self, above: Told) -> (Told, bool) {
+        match self.has_word() {
+            true if self.step.is_none() && self.epoch.is_none() => {
+                (Told { epoch: above.epoch, ..self }, true)
+            }
+            true => (self, true),
+            // A number without a word may be a rank.
+            false if above.has_word() => (above, false),
+            false => (self, self.only.is_some()),
+        }
+    }
+
+    pub(crate) fn place(self) -> Option<Place> {
+        let Told { step, epoch, batch, only } = self;
+        let steps = step.or_else(|| batch.filter(|_| epoch.is_none())).or(only).map(Place::Step);
+        match epoch {
+            Some(epoch) if step.is_none() => Some(Place::Epoch(epoch, batch)),
+            _ => steps,
+        }
+    }
+}
+
+/// A number in a name.
+pub(crate) struct Found<'n> {
+    pub(crate) digits: &'n str,
+    /// The text between the number before it and this one.
+    pub(crate) before: &'n str,
+    pub(crate) after: &'n str,
+    pub(crate) counts: Counted,
+}
+
+pub(crate) fn numbers(name: &str) -> Vec<Found<'_>> {
+    let mut numbers: Vec<Found<'_>> = Vec::new();
+    let mut rest = name;
+    while let Some(at) = rest.find(|letter: char| letter.is_ascii_digit()) {
+        let (before, from) = rest.split_at(at);
+        let end = from.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
+        let digits = from.get(..end.unwrap_or(from.len())).unwrap_or_default();
+        let digits = digits.trim_end_matches('.');
+        let after = from.get(digits.len()..).unwrap_or_default();
+        let counts = counted(before, after);
+        if let Some(one) = numbers.last_mut().filter(|_| counts == Counted::Shards) {
+            one.counts = Counted::Size;
+        }
+        numbers.push(Found { digits, before, after, counts });
+        rest = after;
+    }
+    // 2024-01-31 and 12-00-00.
+    for at in 0..numbers.len() {
+        let lengths = numbers.get(at..at + 3).unwrap_or_default();
+        let two = |one: &Found<'_>| one.digits.len() == 2 && one.before == "-";
+        if let [first, rest @ ..] = lengths
+            && [2, 4].contains(&first.digits.len())
+            && !rest.is_empty()
+            && rest.iter().all(two)
+        {
+            numbers.iter_mut().skip(at).take(3).for_each(|one| one.counts = Counted::Unknown);
+        }
+    }
+    numbers
+}
+
+fn counted(before: &str, after: &str) -> Counted {
+    let is_letter = |letter: char| letter.is_alphabetic();
+    let of = |word: &str| {
+        let word = word.to_ascii_lowercase();
+        let is_it = |known: &str| match known.len() {
+            ..=3 => word == known,
+            _ => word.ends_with(known),
+        };
+        WORDS.iter().find(|(known, _)| is_it(known)).map(|(_, counted)| *counted)
+    };
+    let trimmed = before.trim_end_matches(['-', '_', '=', '.', ' ', ':']);
+    let word = trimmed.rsplit(|letter| !is_letter(letter)).next().unwrap_or_default();
+    // `1000_steps`, unless the word belongs to the number behind it.
+    let behind = || {
+        let from = after.trim_start_matches(['-', '_']);
+        let end = from.find(|letter| !is_letter(letter)).unwrap_or(from.len());
+        let (word, rest) = from.split_at(end);
+        let is_of_next =
+            rest.trim_start_matches(['-', '_', '=']).starts_with(|one: char| one.is_ascii_digit());
+        let counted = of(word).filter(|_| !is_of_next && word.len() > 3)?;
+        [Counted::Steps, Counted::Epochs].contains(&counted).then_some(counted)
+    };
+    of(word).or_else(behind).unwrap_or(Counted::Unknown)
+}
+
+impl Found<'_> {
+    fn value(&self) -> Option<Number> {
+        let mut letters = self.after.chars();
+        let (unit, next) = (letters.next(), letters.next());
+        let is_unit = !next.is_some_and(char::is_alphanumeric);
+        let unit = match unit.map(|unit| unit.to_ascii_lowercase()).filter(|_| is_unit) {
+            Some('k') => 1_000,
+            Some('m') => 1_000_000,
+            // A checkpoint of a model with 7b parameters is not one of step 7b.
+            Some('b' | 'g') if self.counts != Counted::Checkpoints => 1_000_000_000,
+            _ => 1,
+        };
+        Number::read(self.digits, unit)
+    }
+
+    /// Whether it is a word of its own: `model_12.pt` and `model000012.pt`, not `resnet50.pt` or `llama-7b.safetensors`.
+    fn is_apart(&self) -> bool {
+        let is_padded = self.digits.len() > 3 && self.digits.starts_with('0');
+        (is_padded || !self.before.ends_with(char::is_alphabetic))
+            && !self.after.starts_with(char::is_alphabetic)
+            && !self.digits.contains('.')
+    }
+}
+
+/// The number behind a word (`epoch=3-step=1200.ckpt`, `checkpoint-500`, `iter_0001000`, `step-9k.pt`), else the only
+/// number, if it is a word of its own.
+pub(crate) fn told(name: &str) -> Told {
+    let numbers = numbers(name);
+    let last = |counted: Counted| {
+        numbers.iter().rev().find(|one| one.counts == counted).and_then(Found::value)
+    };
+    let is_part =
+        |one: &&Found<'_>| matches!(one.counts, Counted::Ranks | Counted::Size | Counted::Shards);
+    let rest: Vec<&Found<'_>> = numbers.iter().filter(|one| !is_part(one)).collect();
+    let only = match rest.as_slice() {
+        [only] if only.counts == Counted::Unknown && only.is_apart() => only.value(),
+        _ => None,
+    };
+    let steps = || last(Counted::Steps).or_else(|| pair(&rest)).or_else(|| last(Counted::Samples));
+    Told {
+        // `checkpoint_10_epoch_3.pth` is of step 10, `checkpoint-epoch3.pth` of none.
+        step: steps().or_else(|| last(Counted::Checkpoints)),
+        epoch: last(Counted::Epochs),
+        batch: last(Counted::Batches),
+        only,
+    }
+}
+
+/// The updates of fairseq's `checkpoint_EPOCH_UPDATES.pt`.
+fn pair(numbers: &[&Found<'_>]) -> Option<Number> {
+    let [epoch, updates] = numbers else { return None };
+    let is_pair = epoch.counts == Counted::Checkpoints
+        && epoch.before.ends_with('_')
+        && updates.before == "_"
+        && updates.is_apart()
+        && epoch.digits.len() < 7;
+    updates.value().filter(|updates| is_pair && epoch.value().is_some_and(|one| one <= *updates))
+}
+
+/// The step in a name.
+pub(crate) fn step_of(name: &str) -> Option<u64> {
+    told(name).place()?.step()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn step_is_the_number_behind_its_word() {
+        for (name, step) in [
+            ("checkpoint-500", Some(500)),
+            ("step-7", Some(7)),
+            ("iter_0001000", Some(1000)),
+            ("global_step1000", Some(1000)),
+            ("epoch=3-step=1200.ckpt", Some(1200)),
+            ("epoch=3-val_loss=0.25.ckpt", None),
+            ("model_12.pt", Some(12)),
+            ("step_00000100", Some(100)),
+            ("last.ckpt", None),
+            ("mp4.pt", None),
+            ("resnet50.pt", None),
+            ("llama-7b.safetensors", None),
+            ("llama-3.1.safetensors", None),
+            ("gpt_125m.pt", None),
+            ("model-00001-of-00003.safetensors", None),
+            ("12.pt", Some(12)),
+            ("model020000.pt", Some(20_000)),
+            ("ema_0.9999_020000.pt", None),
+            ("checkpoint_99999999999999999999999.pt", None),
+            ("3step-8", Some(8)),
+            // A unit, and a fraction.
+            ("ckpt-9k.pt", Some(9_000)),
+            ("ckpt-10k.pt", Some(10_000)),
+            ("step_1.5M.pt", Some(1_500_000)),
+            ("ckpt-7b.pt", Some(7)),
+            ("step-1.25.pt", None),
+            ("megatron_gpt--val_loss=3.50-step=100-consumed_samples=25600.0", Some(100)),
+            ("model-consumed_samples=25600.0.ckpt", Some(25_600)),
+            ("samples=256-step=3.pt", Some(3)),
+            // Ranks.
+            ("rank_1.pt", None),
+            ("mp_rank_01", None),
+            ("model_world_size_2_rank_1.pt", None),
+            ("ep0-ba200-rank0.pt", Some(200)),
+            ("0050000-rank3.pt", Some(50_000)),
+            ("rank3-step7.pt", Some(7)),
+            // fairseq.
+            ("checkpoint_1_10000.pt", Some(10_000)),
+            ("checkpoint2.pt", Some(2)),
+            ("checkpoint_20240131_120000.pt", Some(20_240_131)),
+            ("checkpoint-500-2.pt", Some(500)),
+            // Words behind their number.
+            ("model_1000_steps.pt", Some(1000)),
+            ("3000steps.pt", Some(3000)),
+            ("checkpoint_10_epoch_3.pth", Some(10)),
+            // No steps.
+            ("checkpoint-epoch3.pth", None),
+            ("epoch_4", None),
+            ("epoch3_batch500.pt", None),
+            ("CKPT+2024-01-31+12-00-00+00", None),
+            ("ckpt-2024-01-31.pt", None),
+            ("2024-01-01_step_100.pt", Some(100)),
+            ("last-v1.ckpt", None),
+        ] {
+            assert_eq!(step_of(name), step, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_a_series_stand_in_its_order() {
+        for ascending in [
+            &["step-1.pt", "step-1.25.pt", "step-1.5.pt", "step-2.pt"][..],
+            &["ckpt-500.pt", "ckpt-9k.pt", "ckpt-10k.pt", "ckpt-1.5M.pt"],
+            &["checkpoint_1_9000.pt", "checkpoint_1_10000.pt", "checkpoint_2_10001.pt"],
+            &["epoch3_batch500.pt", "epoch3_batch1000.pt", "epoch4_batch1.pt"],
+            &["epoch-9.pt", "epoch10.pt"],
+            &["ep0-ba90-rank0.pt", "ep0-ba200-rank0.pt", "ep1-ba201-rank0.pt"],
+        ] {
+            let places: Vec<Place> =
+                ascending.iter().filter_map(|name| told(name).place()).collect();
+            assert_eq!(places.len(), ascending.len(), "{ascending:?}");
+            assert!(places.is_sorted_by(|one, next| one < next), "{ascending:?}");
+        }
+    }
+
+    #[test]
+    fn nearest_folder_tells_what_a_name_does_not() {
+        let of = |folders: &[&str], name: &str| {
+            let above = folders
+                .iter()
+                .fold(Told::default(), |above, folder| Told::of_folder(folder, above));
+            told(name).within(above).0.place()
+        };
+        let step = |step| Some(Place::Step(Number::of(step)));
+        for (folders, name, place) in [
+            (&["step-00002000"][..], "lit_model.pth", step(2000)),
+            (&["step_200"], "rank_1.pt", step(200)),
+            (&["step_200"], "1.pt", step(200)),
+            (&["global_step_20", "actor"], "model_world_size_2_rank_1.pt", step(20)),
+            (&["step_1", "step_2"], "a.pt", step(2)),
+            (&["step_1"], "step_3.pt", step(3)),
+            (&["version_0", "000-DiT"], "last.pt", None),
+            (&["version_0", "checkpoints"], "0050000.pt", step(50_000)),
+            (&["epoch_3"], "batch_7.pt", Some(Place::Epoch(Number::of(3), Some(Number::of(7))))),
+            (&["epoch_3"], "last.pt", Some(Place::Epoch(Number::of(3), None))),
+        ] {
+            assert_eq!(of(folders, name), place, "{folders:?} {name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn later_steps_stand_later_whatever_surrounds_them(
+            before in "[a-z]{0,4}[-_]?", word in "step[-_=]?|iter_|global_step|steps_|ckpt-",
+            after in "(-rank[0-9]{1,3})?(-loss=[0-9]\\.[0-9]{1,3})?\\.(pt|ckpt)",
+            one in 0_u64..100_000, two in 0_u64..100_000,
+        ) {
+            let name = |step| format!("{before}{word}{step}{after}");
+            prop_assert_eq!(step_of(&name(one)), Some(one));
+            let [one_place, two_place] = [one, two].map(|step| told(&name(step)).place());
+            prop_assert_eq!(one_place.cmp(&two_place), one.cmp(&two));
+        }
+    }
+}
