@@ -98,10 +98,10 @@ fn drop_unwind_tables() -> Result<(), Failure> {
 }
 
 /// Functions whose code is equal become one, which saves 150 KB; nothing here compares functions by their address. Only
-/// LLD can, with which rustc links for this target unless another linker is named.
+/// LLD can, with which rustc links for this target unless another linker than the usual one is named.
 fn fold_equal_functions() -> Result<(), Failure> {
-    let is_lld =
-        variable("TARGET")? == "x86_64-unknown-linux-gnu" && env::var_os("RUSTC_LINKER").is_none();
+    let is_usual = env::var("RUSTC_LINKER").map_or(true, |linker| linker == "cc");
+    let is_lld = is_usual && variable("TARGET")? == "x86_64-unknown-linux-gnu";
     if is_lld && variable("PROFILE")? == "release" {
         println!("cargo::rustc-link-arg-bin=ranklaunch=-Wl,--icf=all");
     }

@@ -197,7 +197,10 @@ pub(crate) fn unread(
         step: place.and_then(Place::step),
         lacks: vec![crate::folder::unread(name, error)],
         bytes: 0,
-        modified: SystemTime::UNIX_EPOCH,
+        modified: folder
+            .entries
+            .get(name)
+            .map_or(SystemTime::UNIX_EPOCH, |entry| folder.stat(entry).1),
         parts: Vec::new(),
         standing: Standing { place, is_own: place.is_some(), ..Standing::default() },
     }

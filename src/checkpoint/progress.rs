@@ -34,6 +34,17 @@ const WORDS: &[(&str, Counted)] = &[
     ("size", Counted::Size),
     ("of", Counted::Shards),
     ("part", Counted::Size),
+    // How good it is.
+    ("acc", Counted::Size),
+    ("accuracy", Counted::Size),
+    ("loss", Counted::Size),
+    ("score", Counted::Size),
+    ("map", Counted::Size),
+    ("iou", Counted::Size),
+    ("fid", Counted::Size),
+    ("psnr", Counted::Size),
+    ("bleu", Counted::Size),
+    ("ppl", Counted::Size),
     ("node", Counted::Size),
     ("gpu", Counted::Size),
     ("worker", Counted::Size),
@@ -49,7 +60,7 @@ pub(crate) enum Counted {
     Epochs,
     Batches,
     Ranks,
-    /// Ranks or parts in all, or a part that is no rank.
+    /// Ranks or parts in all, a part that is no rank, or a measure.
     Size,
     /// The files in all: the number before is that of one.
     Shards,
@@ -299,6 +310,8 @@ mod tests {
             ("model-00001-of-00003.safetensors", None),
             ("12.pt", Some(12)),
             ("model020000.pt", Some(20_000)),
+            ("model_acc_93.pt", None),
+            ("epoch_3_mAP_41.pt", None),
             ("ema_0.9999_020000.pt", None),
             ("checkpoint_99999999999999999999999.pt", None),
             ("3step-8", Some(8)),

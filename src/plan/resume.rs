@@ -216,8 +216,8 @@ pub fn unreadable(folder: &Sourced<PathBuf>, problem: &Text) -> Refusal {
             "无法读取 {shown} [{source}] 下的检查点：{zh}"
         ),
         text!(
-            "mount it on this node, or correct --checkpoint-dir; ranklaunch checkpoint {shown} shows it",
-            "请在本节点挂载该目录，或更正 --checkpoint-dir；可用 ranklaunch checkpoint {shown} 查看"
+            "mount it on this node, or name the folder in which this job saves with --checkpoint-dir; ranklaunch checkpoint {shown} shows it",
+            "请在本节点挂载该目录，或用 --checkpoint-dir 指定本任务保存检查点的目录；可用 ranklaunch checkpoint {shown} 查看"
         ),
     )
 }
@@ -274,8 +274,9 @@ pub(crate) fn choose(
         Some(chosen) => notes.decide(CHECKPOINT, chosen.path.display(), because, &folder.source),
         None if settings.checkpoint_missing.value == WithoutCheckpoint::Refuse => {
             let rule = &settings.checkpoint_missing.source;
-            let or_none = |words: String| if words.is_empty() { "-".to_owned() } else { words };
-            let (found, found_zh) = (or_none(skipped), or_none(skipped_zh));
+            let or =
+                |words: String, none: &str| if words.is_empty() { none.to_owned() } else { words };
+            let (found, found_zh) = (or(skipped, "none"), or(skipped_zh, "无"));
             return Err(Refusal::new(
                 Id::CheckpointMissing,
                 text!(

@@ -204,13 +204,14 @@ async fn conduct(
         started_ms: now_ms(),
     };
     let socket = RunSocket::start(board.clone(), about);
-    let (lang, to_console, lead) = (settings.lang, console.clone(), settings.notice_lead.value);
+    let (lang, to_console) = (settings.lang, console.clone());
+    let times = (settings.notice_lead.value, settings.grace.value);
     let say = move |text: &Text| to_console.say(&closing::line(text, lang));
     let remark = {
         let say = say.clone();
         move |text: Text| say(&text)
     };
-    let notices = Notices::new(lead, board.clone(), say, journal.keeper());
+    let notices = Notices::new(times, board.clone(), say, journal.keeper());
     let heard = notices.clone();
     let tell = move |notice| heard.came(&notice);
     let watch =

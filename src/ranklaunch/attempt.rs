@@ -44,7 +44,7 @@ use report::saved::Saved;
 use report::standstill_view::StandstillReporter;
 use report::{Ending, ending};
 use settings::Source;
-use supervise::{AgentReport, EndStep, WARM};
+use supervise::{AgentReport, EndStep, Patience, WARM};
 use text::run_id::RunId;
 use verdict::outcome::{KillReason, Notice, Outcome, Owner, Planned, RankUnit, StopReason};
 use verdict::{Class, Id, Refusal};
@@ -267,6 +267,8 @@ impl Attempt {
         let mut launch =
             launch(&context.host, &context.settings, ready, plan, identity, dispositions, scratch);
         launch.companion = companion;
+        let notices = context.notices.clone();
+        launch.patience = Patience(Arc::new(move || notices.patience()));
         if let Some(offer) = warm::offer(context, plan).await {
             launch.env.insert(WARM.into(), offer.value);
             launch.forks_engine = offer.forks_engine;
@@ -372,7 +374,7 @@ impl Attempt {
             let _ = say.send(StopReason::Noticed(stop));
         });
         let commands = guard.commands;
-        let patience = || notices.patience(context.settings.grace.value);
+        let patience = || notices.patience();
         let running_ranks = async {
             let Some(session) = &mut ready.session else {
                 return supervise::run(&launch, commands, &mut pipes, &mut notice, halts).await;

@@ -219,9 +219,10 @@ pub(super) fn amend(
 ) {
     let Some(folder) = context.run.folder() else { return };
     let (ending, closing, lang) = (ending.clone(), closing.clone(), context.lang());
+    let notice = context.notices.status();
     let written = io_with_deadline(time_left, move || {
         let run = regular_file::read(&folder.node_path().join(RUN_JSON), LARGEST_RUN_JSON)?;
-        let amended = files::amended(&run, &ending, &closing, code, lang)?;
+        let amended = files::amended(&run, &ending, &closing, code, (notice.as_ref(), lang))?;
         folder.replace(FolderLevel::Node, RUN_JSON, &amended)
     });
     match written {

@@ -105,6 +105,7 @@ struct Shared {
     /// Held while a notice is compared with the pending one and takes its place: they come from several threads.
     hearing: Mutex<()>,
     lead: Duration,
+    grace: Duration,
     board: StatusBoard,
     say: Box<dyn Fn(&Text) + Send + Sync>,
     keep: Box<dyn Fn(Value) + Send + Sync>,
@@ -122,9 +123,9 @@ struct Attempt {
 
 impl Notices {
     /// `lead`: how long before a deadline the ranks are to be signalled, which is also the time that a notice without
-    /// one is taken to leave.
+    /// one is taken to leave. `grace`: the grace period of a stop.
     pub(super) fn new(
-        lead: Duration,
+        (lead, grace): (Duration, Duration),
         board: StatusBoard,
         say: impl Fn(&Text) + Send + Sync + 'static,
         keep: impl Fn(Value) + Send + Sync + 'static,
@@ -138,6 +139,7 @@ impl Notices {
             node: AtomicU32::new(0),
             hearing,
             lead,
+            grace,
             board,
             say,
             keep,
@@ -292,9 +294,9 @@ impl Notices {
 
     /// How long the ranks of this node may go on when those of another one have ended: they may save, or end by
     /// themselves.
-    pub(super) fn patience(&self, grace: Duration) -> Duration {
-        let left = |heard: Heard| heard.deadline.saturating_duration_since(Instant::now());
-        self.pending().map_or(Duration::ZERO, |heard| grace.min(left(heard)))
+    pub(super) fn patience(&self) -> Duration {
+        let grace = self.0.grace;
+        self.pending().map_or(Duration::ZERO, |heard| grace.min(left_until(heard.deadline, grace)))
     }
 
     /// Gives the stops of the ranks: one the lead before the deadline, or as soon after that as one of them handles the
@@ -315,7 +317,7 @@ impl Notices {
             // The sender lives as long as this value.
             let _ = heard.changed().await;
             if let Some(Heard { deadline, .. }) = self.pending() {
-                stop(stop_by(signal.0, deadline));
+                stop(self.stop_by(signal.0, deadline));
             }
         }
     }
@@ -346,7 +348,7 @@ impl Notices {
                 (unit != RankUnit::Command || is_stated) && supervise::handles(pid, number)
             };
             if pids.iter().any(|(_, pid)| saves(*pid)) {
-                return stop_by(number, deadline);
+                return self.stop_by(number, deadline);
             }
             let since = unhandled_since.filter(|_| !pids.is_empty()).unwrap_or_else(Instant::now);
             unhandled_since = Some(since);
@@ -357,14 +359,20 @@ impl Notices {
             tokio::time::sleep(LOOK).await;
         }
     }
+
+    fn stop_by(&self, signal: i32, deadline: Instant) -> NoticedStop {
+        NoticedStop { signal, within: left_until(deadline, self.0.grace) }
+    }
 }
 
-/// The shortest stop of a notice, whose deadline may be over when it comes.
+/// A deadline that is nearer than this, or over, is none to keep: the clocks of who announced it and of this node differ,
+/// or it comes too late. Ending a save by ourselves would only lose it.
 const LEAST: Duration = Duration::from_secs(2);
 
-fn stop_by(signal: i32, deadline: Instant) -> NoticedStop {
-    let within = deadline.saturating_duration_since(Instant::now());
-    NoticedStop { signal, within: within.max(LEAST) }
+/// The time that a stop may take: up to the deadline, and the grace period where nothing is left.
+fn left_until(deadline: Instant, grace: Duration) -> Duration {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left < LEAST { grace.max(LEAST) } else { left }
 }
 
 /// Why no process gets the signal. `is_command`: a command of the user's own starts the ranks.

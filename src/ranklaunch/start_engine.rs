@@ -17,7 +17,7 @@ use report::ending;
 use settings::Settings;
 use settings::engine::Starts;
 use supervise::inject::{self, Injection};
-use supervise::{ERROR_FILE, EndBudget, EndStep, Launch, RankStart, Start};
+use supervise::{ERROR_FILE, EndBudget, EndStep, Launch, Patience, RankStart, Start};
 use text::lang::{self, Text};
 use text::rank::{GlobalRank, LocalRank, RankId};
 use text::text;
@@ -167,6 +167,7 @@ pub(super) fn launch(
         job: identity.run_id.clone(),
         bindings: plan.bindings.clone(),
         companion: None,
+        patience: Patience::default(),
     }
 }
 

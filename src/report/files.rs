@@ -89,13 +89,7 @@ impl RunRecord {
             "closing": self.closing,
             "cause": cause_json(&self.ending, self.node, lang),
             "saved": self.saved,
-            "notice": self.notice.as_ref().map(|notice| json!({
-                "source": notice.source,
-                "reason": notice.reason.get(lang),
-                "node": notice.node,
-                "heard": at_ms(notice.heard_ms),
-                "deadline": notice.deadline_ms.map(at_ms),
-            })),
+            "notice": self.notice.as_ref().map(|notice| notice_json(notice, lang)),
             "outcome": self.outcome.as_ref().map(outcome_json),
             "oom": self.oom.map(oom_json),
             "plan": self.plan,
@@ -107,7 +101,17 @@ impl RunRecord {
     }
 }
 
-/// run.json with another verdict.
+fn notice_json(notice: &NoticeStatus, lang: Lang) -> Value {
+    json!({
+        "source": notice.source,
+        "reason": notice.reason.get(lang),
+        "node": notice.node,
+        "heard": at_ms(notice.heard_ms),
+        "deadline": notice.deadline_ms.map(at_ms),
+    })
+}
+
+/// run.json with another verdict, and with the notice that led to it.
 ///
 /// # Errors
 /// When `run` is not a run.json.
@@ -116,12 +120,15 @@ pub fn amended(
     ending: &Ending,
     closing: &Text,
     exit_code: i32,
-    lang: Lang,
+    (notice, lang): (Option<&NoticeStatus>, Lang),
 ) -> io::Result<Vec<u8>> {
     let mut run: Map<String, Value> = serde_json::from_slice(run)?;
     run.insert("exit_code".to_owned(), exit_code.into());
     run.insert("verdict".to_owned(), ending_json(ending, lang));
     run.insert("closing".to_owned(), json!(closing));
+    if let Some(notice) = notice {
+        run.insert("notice".to_owned(), notice_json(notice, lang));
+    }
     pretty(&run.into())
 }
 

@@ -6,10 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -64,6 +66,24 @@ pub struct Launch {
     /// The pid of a child of ours that watches the node beside the job. It is killed when the
     /// ranks are over, and one that does not end then is left behind.
     pub companion: Option<i32>,
+    pub patience: Patience,
+}
+
+/// How long the other ranks of this node may go on when one has failed: while a notice is pending, they may save.
+#[derive(Clone)]
+pub struct Patience(pub Arc<dyn Fn() -> Duration + Send + Sync>);
+
+impl Default for Patience {
+    /// None: they are stopped at once.
+    fn default() -> Patience {
+        Patience(Arc::new(|| Duration::ZERO))
+    }
+}
+
+impl fmt::Debug for Patience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Patience({:?})", (self.0)())
+    }
 }
 
 impl Launch {

@@ -29,7 +29,7 @@ mod warmed;
 
 pub use asked::handles;
 pub use budget::{EndBudget, EndStep};
-pub use engine::{Launch, RankStart, Start, mark_of};
+pub use engine::{Launch, Patience, RankStart, Start, mark_of};
 pub use link::{AgentLink, AgentReport, GuardCommands};
 pub use run::{Streams, run};
 pub use socket::{ERROR_FILE, LARGEST_RECORD, have_ranks};

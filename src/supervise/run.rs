@@ -106,6 +106,7 @@ pub async fn run(
         ranks: BTreeMap::new(),
         outcome: Outcome { planned: launch.planned, ..Outcome::default() },
         engine_weighed: false,
+        failed_until: None,
         stop: None,
         announced: None,
         leftovers: None,
@@ -217,6 +218,14 @@ impl Supervisor<'_> {
         self.ask_all(asked::signal_of(reason));
     }
 
+    /// Stops the other ranks of one that failed, once they have had their time.
+    fn stop_after_failure(&mut self) {
+        let is_due = self.failed_until.is_some_and(|until| until <= Instant::now());
+        if let Some(rank) = self.outcome.first_failure.filter(|_| is_due) {
+            self.begin_stop(StopReason::RankFailed(rank));
+        }
+    }
+
     /// Signals the main process of each rank, and what ranks have left.
     fn ask_all(&self, number: i32) {
         self.tell_ranks(&ToRank::Stop { number });
@@ -309,6 +318,7 @@ impl Supervisor<'_> {
     /// Performs the steps that are due.
     fn advance(&mut self) {
         let now = Instant::now();
+        self.stop_after_failure();
         self.ask_those_that_handle(now);
         let engine_alone =
             self.launch.has_engine() && !self.children.is_empty() && !self.has_shims();
@@ -434,10 +444,11 @@ impl Supervisor<'_> {
         let released =
             released.filter(|released| !released.all).map(|released| released.first + ENGINE_LOOKS);
         let leftovers = self.leftovers.as_ref().map(|leftovers| leftovers.sweep.wake(now));
+        let failed = self.failed_until.filter(|_| self.stop.is_none());
         let announced = self.announced.as_ref().map(|announced| announced.look_at.max(now));
         let companion = self.companion.as_ref().and_then(|companion| companion.given_up);
         let companion = companion.filter(|at| *at > now);
-        [stop, engine, released, leftovers, announced, companion]
+        [stop, engine, released, leftovers, failed, announced, companion]
             .into_iter()
             .flatten()
             .min()

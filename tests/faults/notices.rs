@@ -137,6 +137,49 @@ fn platform_that_does_not_wait_shortens_the_stop() {
     assert!(ended.err.contains("slow.py:"), "{}", ended.err);
 }
 
+/// A rank that saves by itself and ends with a code of its own leaves the others the time to do so.
+#[test]
+fn rank_that_ends_after_a_notice_does_not_end_the_save_of_another() {
+    let script = "import os, sys, time\nrank, path = os.environ['RANK'], os.environ['RANKLAUNCH_NOTICE_FILE']\n\
+        print('READY', rank, flush=True)\n\
+        while not os.path.exists(path): time.sleep(0.01)\n\
+        time.sleep(2 * int(rank))\nprint('SAVED', rank, flush=True)\nsys.exit(3)";
+    let mut running = launcher(&["--grace", "20s"]).args(["--", "python3", "-c", script]).start();
+    running.says("READY", 2);
+    notice(&running, SOON);
+    let ended = running.wait().expect_code(3).expect_nothing_left();
+    assert_eq!(ended.out.matches("SAVED").count(), 2, "{}", ended.out);
+    // Control: without a notice the failure of one rank stops the others at once.
+    let script = "import os, sys, time\ntime.sleep(0 if os.environ['RANK'] == '0' else 2)\n\
+        print('SAVED', flush=True)\nsys.exit(3)";
+    let ended = launcher(&[]).args(["--", "python3", "-c", script]).run().expect_code(3);
+    assert_eq!(ended.out.matches("SAVED").count(), 1, "{}", ended.out);
+}
+
+/// The clocks of a platform and of the node differ: a time that is over is none, and the save has the grace period.
+#[test]
+fn deadline_that_is_over_does_not_end_the_save() {
+    let launcher = launcher(&["--grace", "20s"]).env("HANDLES", "SIGTERM").env("SAVES", "5");
+    let running = begun(launcher);
+    let past = time::OffsetDateTime::from(SystemTime::now() - Duration::from_secs(1));
+    let past = past.format(&time::format_description::well_known::Rfc3339).expect("a time");
+    let text = json!({ "deadline": past, "reason": "maintenance" }).to_string();
+    std::fs::write(notice_file(running.folder()), text).expect("it is written");
+    saved(running.wait(), 0, "SIGTERM");
+}
+
+/// Whatever is in the file, it is a notice.
+#[test]
+fn any_content_of_the_file_is_a_notice() {
+    let deep = format!("{}1{}", "[".repeat(126), "]".repeat(126));
+    for content in [deep.as_bytes(), "[".repeat(200_000).as_bytes(), b"\xff\0{", b""] {
+        let running = begun(launcher(&[]).env("HANDLES", "SIGTERM"));
+        std::fs::write(notice_file(running.folder()), content).expect("it is written");
+        let ended = running.wait().expect_code(143).expect_nothing_left();
+        assert_eq!(ended.out.matches("SAVED").count(), 2, "{}", ended.out);
+    }
+}
+
 /// The signals of a person count during the save, too.
 #[test]
 fn second_interrupt_ends_the_save_at_once() {

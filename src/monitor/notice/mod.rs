@@ -42,6 +42,8 @@ const CLOCK_PAUSE: Duration = Duration::from_secs(30);
 pub const OVERDUE: Duration = Duration::from_secs(120);
 /// A signal that asks for a save comes before the end of a Slurm job by less than this, if it is for that end.
 const AHEAD: Duration = Duration::from_secs(3600);
+/// Stack of a thread: a document may be 128 levels deep, as far as the reader goes.
+const STACK: usize = 1 << 20;
 /// The nice value of a thread.
 const LOWEST: i32 = 19;
 /// The share of a job's time that the default lead may take: a job of one minute is to do some work before it is told.
@@ -272,7 +274,7 @@ impl NoticeWatch {
         let remark = Arc::clone(&ears.remark);
         let begun = self.closed().and_then(|closed| {
             let mut watched = Watched::new(source, lead, look);
-            let thread = std::thread::Builder::new().name("notices".into()).stack_size(256 * 1024);
+            let thread = std::thread::Builder::new().name("notices".into()).stack_size(STACK);
             thread.spawn(move || {
                 // Linux sets the nice value of the calling thread alone. If this fails, a look only costs more.
                 let _ = rustix::process::setpriority_process(None, LOWEST);

@@ -29,8 +29,8 @@ pub(crate) fn checkpoint(asked: &cli::Checkpoints, lang: Lang) -> Result<i32, Re
             Id::CheckpointInput,
             text!("{shown} cannot be read: {en}", "无法读取 {shown}：{zh}"),
             text!(
-                "name the folder in which the program saves, or one above it",
-                "请指定程序保存检查点的目录，或其上级目录"
+                "name the folder in which the program saves, which this user may read",
+                "请指定程序保存检查点、且当前用户可读的目录"
             ),
         )
     })?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
@@ -118,6 +118,8 @@ pub(super) struct Supervisor<'a> {
     pub(super) ranks: BTreeMap<GlobalRank, RankEnd>,
     pub(super) outcome: Outcome,
     pub(super) engine_weighed: bool,
+    /// The end of the time for which the others go on after a rank failed.
+    pub(super) failed_until: Option<Instant>,
     pub(super) stop: Option<Stopping>,
     /// The notice for which only some of the ranks have been signalled.
     pub(super) announced: Option<Announced>,
@@ -144,7 +146,7 @@ pub(super) struct Stopping {
     /// The reason for SIGKILL, once it is sent.
     pub(super) why_kill: KillReason,
     /// Time at which an engine without ranks is killed.
-    pub(super) kill_engine: Option<std::time::Instant>,
+    pub(super) kill_engine: Option<Instant>,
     /// The shims of failed ranks that may leave, once there are any.
     pub(super) released: Option<Released>,
 }
@@ -155,14 +157,14 @@ pub(super) struct Announced {
     /// The shims of ranks that got it.
     pub(super) asked: HashSet<u64>,
     /// Time of the next look at the ranks.
-    pub(super) look_at: std::time::Instant,
+    pub(super) look_at: Instant,
     /// All that were asked have ended, and the others end by themselves until then.
-    pub(super) rest_until: Option<std::time::Instant>,
+    pub(super) rest_until: Option<Instant>,
 }
 
 impl Announced {
     pub(super) fn new(signal: i32) -> Announced {
-        let look_at = std::time::Instant::now();
+        let look_at = Instant::now();
         Announced { signal, asked: HashSet::new(), look_at, rest_until: None }
     }
 }
@@ -171,7 +173,7 @@ impl Announced {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Released {
     /// The shim of the rank that failed first may leave since this time.
-    pub(super) first: std::time::Instant,
+    pub(super) first: Instant,
     pub(super) all: bool,
 }
 
@@ -179,7 +181,7 @@ pub(super) struct Released {
 pub(super) struct Companion {
     pub(super) process: tree::Process,
     /// The companion was killed, and is not waited for after this time.
-    pub(super) given_up: Option<std::time::Instant>,
+    pub(super) given_up: Option<Instant>,
 }
 
 /// The sweep of processes that are left after the engine and all shims.
@@ -324,7 +326,9 @@ impl Supervisor<'_> {
         }
         if !end.is_some_and(End::success) && self.outcome.stop.is_none() {
             self.outcome.first_failure.get_or_insert(rank.global);
-            self.begin_stop(StopReason::RankFailed(rank.global));
+            let until = Instant::now() + (self.launch.patience.0)();
+            self.failed_until.get_or_insert(until);
+            self.stop_after_failure();
         }
     }
 
@@ -490,6 +494,7 @@ mod tests {
             job: "job".to_owned(),
             bindings: Vec::new(),
             companion: None,
+            patience: crate::Patience::default(),
         }
     }
 
@@ -514,6 +519,7 @@ mod tests {
             ranks: BTreeMap::new(),
             outcome: Outcome::default(),
             engine_weighed: false,
+            failed_until: None,
             stop: None,
             announced: None,
             leftovers: None,
