@@ -248,10 +248,10 @@ fn last_lines(
     let name = format!("── {} ", name.get(model.lang));
     let rule = usize::from(area.width).saturating_sub(columns(&name));
     put(buffer, area, 0, &format!("{name}{}", "─".repeat(rule)), dim);
-    // Over HTTP only the last line is known.
-    let all: Vec<&str> = match model.tail.is_empty() {
-        true => last.as_deref().into_iter().collect(),
-        false => model.tail.iter().map(String::as_str).collect(),
+    // Only the last line is known over HTTP, and of a rank that was selected just now.
+    let all: Vec<&str> = match model.tail_of(rank) {
+        None => last.as_deref().into_iter().collect(),
+        Some(tail) => tail.iter().map(String::as_str).collect(),
     };
     let room = usize::from(area.height.saturating_sub(1));
     let shown = all.get(all.len().saturating_sub(room)..).unwrap_or_default();

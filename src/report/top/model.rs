@@ -104,7 +104,7 @@ pub struct Model {
     pub(super) above: Option<usize>,
     pub(super) text: VecDeque<String>,
     /// The last lines of the selected rank, below the table of ranks, and the rank that they are of.
-    pub(super) tail: VecDeque<String>,
+    tail: VecDeque<String>,
     tail_of: Option<GlobalRank>,
     /// Rows for these lines, when the screen was last drawn.
     pub(super) tail_room: usize,
@@ -222,6 +222,11 @@ impl Model {
         (self.selected, self.tail_of) = (Some(rank), Some(rank));
         self.tail.clear();
         Some(Request::Log(rank))
+    }
+
+    /// The last lines of this rank, if they are known.
+    pub(super) fn tail_of(&self, rank: GlobalRank) -> Option<&VecDeque<String>> {
+        Some(&self.tail).filter(|tail| self.tail_of == Some(rank) && !tail.is_empty())
     }
 
     /// The position of the selected rank among the rows.

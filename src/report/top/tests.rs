@@ -219,6 +219,12 @@ fn large_screen_follows_the_selected_rank() {
     let all = lines.join("\n");
     assert!(all.contains("last lines of rank 1") && all.contains("line 299."), "{all}");
     assert!(!all.contains("line 500."), "another rank's: {all}");
+    // Until the lines of a newly selected rank come, those of the other one are not its own.
+    model.press(Key::Up);
+    let all = picture(&mut model, 200, 50).join("\n");
+    assert!(all.contains("last lines of rank 0") && !all.contains("line 299."), "{all}");
+    model.press(Key::Down);
+    assert_eq!(model.wants(), None, "they are still known");
     assert!(used(&lines) > 45, "{all}");
     // On a small screen with many ranks the table has the room.
     let mut many: Vec<NodeStatus> = (0..20).flat_map(|_| nodes()).collect();
