@@ -84,7 +84,7 @@ const FOLDERS: &[Row] = &[
     },
     Row {
         format: Format::Torch,
-        is_one: |folder| !indices(folder, ".bin").is_empty(),
+        is_one: |folder| !indices(folder, ".bin").is_empty() && !holds_steps(folder),
         is_named: |_| false,
         lacks: |folder| of_indices(folder, ".bin", "pytorch_model.bin.index.json", torch::lack),
         parts: &[],
@@ -93,7 +93,8 @@ const FOLDERS: &[Row] = &[
         format: Format::Safetensors,
         is_one: |folder| {
             let shards = folder.names(false, safetensors::is_shard);
-            !indices(folder, ".safetensors").is_empty() || !shards.is_empty()
+            let is_one = !indices(folder, ".safetensors").is_empty() || !shards.is_empty();
+            is_one && !holds_steps(folder)
         },
         is_named: |_| false,
         lacks: |folder| {
@@ -102,6 +103,17 @@ const FOLDERS: &[Row] = &[
         parts: &[],
     },
 ];
+
+/// Whether checkpoints with steps of their own lie beside the weights from which their program started.
+fn holds_steps(folder: &Folder<'_>) -> bool {
+    let is_file = |name: &str| FILES.iter().any(|(end, ..)| name.ends_with(end));
+    let has_step = |name: &str| {
+        let told = told(name);
+        (told.step.is_some() || told.epoch.is_some()) && !is_aside(name)
+    };
+    !folder.names(true, has_step).is_empty()
+        || !folder.names(false, |name| is_file(name) && has_step(name)).is_empty()
+}
 
 fn indices(folder: &Folder<'_>, kind: &str) -> Vec<String> {
     folder.names(false, |name| {
@@ -270,8 +282,8 @@ fn judged(folder: &Folder<'_>, row: &Row, above: Told) -> Checkpoint {
 }
 
 /// Adds what the checkpoints of one folder lack that the one before them has, by step; the first one is compared with
-/// the next: what accelerate writes last, and what programs put beside the files of torch.distributed.checkpoint. A
-/// program that saves fewer than before has its second checkpoint called whole.
+/// the next: what accelerate writes last; and what the two before have beside the files of torch.distributed.checkpoint.
+/// A program that saves fewer than before has its second checkpoint called whole.
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let is_such = |one: &&mut Checkpoint| {
         let is_here = one.path.parent() == Some(&folder.path);
@@ -288,7 +300,7 @@ pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
 
 fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
     all.sort_by_key(|one| one.standing.place);
-    let last = |one: &&mut Checkpoint| {
+    let last = |one: &Checkpoint| {
         let name = one.path.file_name().map(|name| name.to_string_lossy().into_owned());
         let Some(sub) = name.and_then(|name| folder.sub(&name)) else { return Vec::new() };
         match one.format {
@@ -299,11 +311,18 @@ fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
             }),
         }
     };
-    let files: Vec<Vec<String>> = all.iter().map(last).collect();
+    let files: Vec<BTreeSet<String>> =
+        all.iter().map(|one| last(one).into_iter().collect()).collect();
+    let none = BTreeSet::new();
     for (at, one) in all.into_iter().enumerate() {
-        let (own, other) = (files.get(at), files.get(at.checked_sub(1).unwrap_or(1)));
-        let own: BTreeSet<&String> = own.into_iter().flatten().collect();
-        let missing = other.into_iter().flatten().filter(|file| !own.contains(file));
+        let own = files.get(at).unwrap_or(&none);
+        let before = |back: usize| at.checked_sub(back).and_then(|at| files.get(at));
+        let other = before(1).or(files.get(1));
+        // What a program puts beside them it may put there now and then.
+        let earlier = if one.format == Format::Accelerate { other } else { before(2) };
+        let is_missing =
+            |file: &&String| !own.contains(*file) && earlier.is_some_and(|all| all.contains(*file));
+        let missing = other.into_iter().flatten().filter(is_missing);
         one.lacks.extend(missing.cloned().map(Lack::Missing));
     }
 }

@@ -101,9 +101,14 @@ impl Checkpoint {
         self.lacks.is_empty()
     }
 
-    /// An identity that is the same wherever the folder is mounted: 64-bit FNV-1a of name, format and step.
+    /// An identity that is the same wherever the folder is mounted: 64-bit FNV-1a of name, format and step, or the time of
+    /// one without a step, which is another one on the disk of each node.
     pub fn digest(&self) -> u64 {
-        let step = self.step.map(|step| step.to_string()).unwrap_or_default();
+        let since = || self.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let step = match self.step {
+            Some(step) => step.to_string(),
+            None => format!("at {}", since().as_secs()),
+        };
         let parts = [
             self.name.as_os_str().as_encoded_bytes(),
             self.format.name().as_bytes(),

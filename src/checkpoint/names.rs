@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::progress::{Counted, Found, Place, Told, numbers, told};
+use crate::progress::{Counted, Found, Place, Told, is_remarkable, numbers, told};
 
 /// Whether `name` is `before` and a number.
 pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
@@ -95,28 +95,50 @@ pub(crate) fn is_last(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let stem = name.split('.').next().unwrap_or_default();
     let mut words = stem.split(|letter: char| !letter.is_ascii_alphabetic());
-    words.clone().any(|word| LAST.contains(&word)) || words.all(|word| BARE.contains(&word))
+    let is_bare = words.all(|word| BARE.contains(&word));
+    is_bare
+        || (is_remarkable(&name)
+            && !["best", "top", "min", "max"].iter().any(|word| name.contains(word)))
 }
 
-/// Whether a name says that this is the best one so far.
-pub(crate) fn is_best(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    name.split(|letter: char| !letter.is_ascii_alphabetic()).any(|word| word == "best")
-}
-
-const LAST: &[&str] = &["last", "latest", "newest", "current", "final", "recovery"];
 const BARE: &[&str] = &["checkpoint", "ckpt", "ckp", "snapshot", "state", ""];
 
 /// Whether a folder or a file still has a temporary name: `step2000-tmp`, `tmp-checkpoint-5`, `step_5.pt.partial`.
 pub(crate) fn is_temporary(name: &str) -> bool {
+    const LEFT: &[&str] = &["temp", "staging", "partial", "incomplete"];
+    const ENDS: &[&str] = &["pt", "pth", "ckpt", "bin", "safetensors", "tar", "pyth"];
     let name = name.to_ascii_lowercase();
-    let words = || name.split(|letter: char| !letter.is_ascii_alphanumeric());
-    words().count() > 1 && words().any(|word| ["tmp", "partial", "incomplete"].contains(&word))
+    let words: Vec<&str> = name.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
+    let [first, second, ..] = words.as_slice() else { return false };
+    let last = words.iter().rev().find(|word| !ENDS.contains(word));
+    let is_left = |word: &&str| word.starts_with("tmp") || LEFT.contains(word);
+    let of = |word: &str| word.trim_end_matches(|letter: char| letter.is_ascii_digit()).to_owned();
+    let is_step =
+        ["checkpoint", "ckpt", "step", "iter", "global", "epoch"].contains(&of(second).as_str());
+    (*first == "tmp" && is_step) || last.filter(|last| *last != first).is_some_and(is_left)
 }
 
 /// The same name without numbers: that of its series.
 pub(crate) fn series(name: &str) -> String {
     name.chars().filter(|letter| !letter.is_ascii_digit()).collect()
+}
+
+/// What the names of a file have in common in all steps: those of parts and ranks stay apart.
+pub(crate) fn kind(name: &str, step: Option<u64>) -> String {
+    let mut kind = String::new();
+    let found = numbers(name);
+    for one in &found {
+        let is_part = match one.counts {
+            Counted::Ranks | Counted::Shards => true,
+            Counted::Size | Counted::Unknown => one.digits.len() < 6 && !one.digits.contains('.'),
+            _ => false,
+        };
+        let is_step = step.is_some() && one.digits.parse().ok() == step;
+        kind.push_str(one.before);
+        kind.push_str(if is_part && !is_step { one.digits } else { "*" });
+    }
+    kind.push_str(found.last().map_or(name, |one| one.after));
+    kind
 }
 
 /// A name of one step as that of another step would be.

@@ -25,26 +25,22 @@ const WORDS: &[(&str, Counted)] = &[
     ("batch", Counted::Batches),
     ("batches", Counted::Batches),
     ("rank", Counted::Ranks),
-    // fairseq's `-shard0`, and the parallel groups of InternEvo and nanotron.
+    // fairseq's `-shard0`.
     ("shard", Counted::Ranks),
-    ("tp", Counted::Ranks),
-    ("pp", Counted::Ranks),
-    ("dp", Counted::Ranks),
-    ("zo", Counted::Ranks),
     ("size", Counted::Size),
     ("of", Counted::Shards),
     ("part", Counted::Size),
     // How good it is.
-    ("acc", Counted::Size),
-    ("accuracy", Counted::Size),
-    ("loss", Counted::Size),
-    ("score", Counted::Size),
-    ("map", Counted::Size),
-    ("iou", Counted::Size),
-    ("fid", Counted::Size),
-    ("psnr", Counted::Size),
-    ("bleu", Counted::Size),
-    ("ppl", Counted::Size),
+    ("acc", Counted::Measure),
+    ("accuracy", Counted::Measure),
+    ("loss", Counted::Measure),
+    ("score", Counted::Measure),
+    ("map", Counted::Measure),
+    ("iou", Counted::Measure),
+    ("fid", Counted::Measure),
+    ("psnr", Counted::Measure),
+    ("bleu", Counted::Measure),
+    ("ppl", Counted::Measure),
     ("node", Counted::Size),
     ("gpu", Counted::Size),
     ("worker", Counted::Size),
@@ -60,8 +56,9 @@ pub(crate) enum Counted {
     Epochs,
     Batches,
     Ranks,
-    /// Ranks or parts in all, a part that is no rank, or a measure.
+    /// Ranks or parts in all, or a part that is no rank.
     Size,
+    Measure,
     /// The files in all: the number before is that of one.
     Shards,
     Unknown,
@@ -251,11 +248,13 @@ pub(crate) fn told(name: &str) -> Told {
     let last = |counted: Counted| {
         numbers.iter().rev().find(|one| one.counts == counted).and_then(Found::value)
     };
-    let is_part =
-        |one: &&Found<'_>| matches!(one.counts, Counted::Ranks | Counted::Size | Counted::Shards);
+    let is_part = |one: &&Found<'_>| PARTS.contains(&one.counts);
     let rest: Vec<&Found<'_>> = numbers.iter().filter(|one| !is_part(one)).collect();
     let only = match rest.as_slice() {
-        [only] if only.counts == Counted::Unknown && only.is_apart() => only.value(),
+        // `seed_42_last.pt`
+        [only] if only.counts == Counted::Unknown && only.is_apart() && !is_remarkable(name) => {
+            only.value()
+        }
         _ => None,
     };
     let steps = || last(Counted::Steps).or_else(|| pair(&rest)).or_else(|| last(Counted::Samples));
@@ -267,6 +266,19 @@ pub(crate) fn told(name: &str) -> Told {
         only,
     }
 }
+
+/// What is no progress.
+const PARTS: &[Counted] = &[Counted::Ranks, Counted::Size, Counted::Measure, Counted::Shards];
+
+/// Whether a name says that it is the best or the last one.
+pub(crate) fn is_remarkable(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let mut words = name.split(|letter: char| !letter.is_ascii_alphabetic());
+    name.contains("best") || words.any(|word| REMARKABLE.contains(&word))
+}
+
+const REMARKABLE: &[&str] =
+    &["last", "latest", "newest", "current", "final", "recovery", "top", "min", "max", "minloss"];
 
 /// The updates of fairseq's `checkpoint_EPOCH_UPDATES.pt`.
 fn pair(numbers: &[&Found<'_>]) -> Option<Number> {
@@ -311,6 +323,9 @@ mod tests {
             ("12.pt", Some(12)),
             ("model020000.pt", Some(20_000)),
             ("model_acc_93.pt", None),
+            ("seed_42_last.pt", None),
+            ("resnet_50_best.pth", None),
+            ("llama_tp2_step_100.pt", Some(100)),
             ("epoch_3_mAP_41.pt", None),
             ("ema_0.9999_020000.pt", None),
             ("checkpoint_99999999999999999999999.pt", None),

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use crate::lack::{Lack, first_gaps};
 use crate::names;
-use crate::progress::{Place, Told, told};
+use crate::progress::{Place, Told, is_remarkable, told};
 use crate::{Checkpoint, Format, Standing};
 
 /// A folder that was searched.
@@ -87,48 +87,53 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
     found
 }
 
-/// Files of one step with names of their own, such as a generator and a discriminator: if both steps before have both
-/// files, one is not whole without the other. Exports, which are smaller, are no companions, and the best one comes now
-/// and then.
+/// Files of one step with names of their own, such as a generator and a discriminator: if all steps before, and two at
+/// least, have both files, one is not whole without the other. Exports, which are smaller, are no companions, and the
+/// best one comes now and then.
 fn compare_companions(found: &mut [Checkpoint]) {
     let mut steps: BTreeMap<Place, BTreeMap<String, usize>> = BTreeMap::new();
     for (at, one) in found.iter().enumerate() {
-        let own = one.standing.place.filter(|_| one.standing.is_own && !one.standing.is_aside);
         let name = name_of(&one.path);
-        if let Some(place) = own.filter(|_| !names::is_best(&name)) {
-            steps.entry(place).or_default().insert(names::series(&name), at);
+        let own = one.standing.place.filter(|_| one.standing.is_own && !is_remarkable(&name));
+        if let Some(place) = own {
+            steps.entry(place).or_default().insert(names::kind(&name, one.step), at);
         }
     }
-    let steps: Vec<BTreeMap<String, usize>> = steps.into_values().collect();
-    let mut lacks: Vec<(usize, Vec<Lack>)> = Vec::new();
-    for window in steps.windows(3) {
-        let [earlier, before, own] = window else { continue };
+    let mut missing: Vec<(usize, Vec<Lack>)> = Vec::new();
+    let mut companions: Option<BTreeSet<String>> = None;
+    for (number, (before, own)) in steps.values().zip(steps.values().skip(1)).enumerate() {
+        let is_aside = |at: &usize| found.get(*at).is_some_and(|one| one.standing.is_aside);
         let bytes = |at: &usize| found.get(*at).map_or(0, |one| one.bytes);
-        let largest = before.values().map(bytes).max().unwrap_or(0);
-        let is_companion = |(series, at): &(&String, &usize)| {
-            earlier.contains_key(*series) && !is_export(bytes(at), largest)
-        };
-        let companions: Vec<(&String, &usize)> = before.iter().filter(is_companion).collect();
-        for (series, at) in own {
-            let others = companions.iter().filter(|(other, _)| *other != series);
+        let largest = before.values().filter(|at| !is_aside(at)).map(bytes).max().unwrap_or(0);
+        let mut kinds: BTreeSet<String> = BTreeSet::new();
+        kinds.extend(before.keys().cloned());
+        companions = Some(match companions {
+            None => kinds,
+            Some(all) => all.intersection(&kinds).cloned().collect(),
+        });
+        let needed = companions.iter().flatten().filter_map(|kind| before.get_key_value(kind));
+        let needed: Vec<(&String, &usize)> =
+            needed.filter(|(_, at)| is_aside(at) || !is_export(bytes(at), largest)).collect();
+        let is_needed = |kind: &String| needed.iter().any(|(one, _)| *one == kind);
+        let targets =
+            own.iter().filter(|(kind, at)| number > 0 && is_needed(kind) && !is_aside(at));
+        for (kind, at) in targets {
+            let Some(one) = found.get(*at) else { continue };
             let of = |(other, last): &(&String, &usize)| match own.get(*other) {
                 Some(other) => found.get(*other).map(|one| one.lacks.clone()).unwrap_or_default(),
                 None => {
-                    let (Some(last), Some(one)) = (found.get(**last), found.get(*at)) else {
-                        return Vec::new();
-                    };
-                    let name = names::renumbered(&name_of(&last.path), last.step, one.step);
-                    vec![Lack::Missing(name)]
+                    let last = found.get(**last).map(|last| (name_of(&last.path), last.step));
+                    let name = last.map(|(name, step)| names::renumbered(&name, step, one.step));
+                    name.map(Lack::Missing).into_iter().collect()
                 }
             };
-            let is_one = companions.iter().any(|(companion, _)| *companion == series);
-            let missing: Vec<Lack> = others.filter(|_| is_one).flat_map(of).collect();
-            lacks.push((*at, missing));
+            let others = needed.iter().filter(|(other, _)| *other != kind);
+            missing.push((*at, others.flat_map(of).collect()));
         }
     }
-    for (at, missing) in lacks {
+    for (at, lacks) in missing {
         if let Some(one) = found.get_mut(at) {
-            one.lacks.extend(missing);
+            one.lacks.extend(lacks);
         }
     }
 }
@@ -328,7 +333,12 @@ impl Held {
         let named = |file: &PathBuf| {
             let below = base.and_then(|base| file.strip_prefix(base).ok()).unwrap_or(file);
             let name = below.to_string_lossy().into_owned();
-            (names::series(&name), name)
+            // Ranks that are counted are compared as such.
+            let kind = match one.parts.is_empty() {
+                true => names::kind(&name, one.step),
+                false => names::series(&name),
+            };
+            (kind, name)
         };
         let files = one.standing.files.iter().map(named).collect();
         Held { files, parts: one.parts.clone(), step: one.step }

@@ -9,7 +9,7 @@ use crate::folder::{Budget, Folder};
 use crate::formats;
 use crate::lack::Lack;
 use crate::names::{self, is_numbered, series};
-use crate::progress::{Place, Told};
+use crate::progress::{Place, Told, is_remarkable, told};
 use crate::several::{self, Searched, is_export};
 use crate::{Checkpoint, Format};
 use text::lang::failure;
@@ -96,7 +96,15 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
     let mut searched = Vec::new();
     let numbers: Vec<String> =
         others.iter().map(|(name, _)| name).filter(|name| is_numbered(name, "")).cloned().collect();
-    let are_steps = numbers.len() > 1 && names::are_steps(&numbers, Told::default());
+    let is_run = |(name, sub): &(String, io::Result<Folder<'_>>)| {
+        let has_own = |file: &str| {
+            names::is_last(file) || told(file).place().is_some() || is_remarkable(file)
+        };
+        is_numbered(name, "") && sub.as_ref().is_ok_and(|sub| !sub.names(false, has_own).is_empty())
+    };
+    let are_steps = numbers.len() > 1
+        && names::are_steps(&numbers, Told::default())
+        && !others.iter().any(is_run);
     for (name, sub) in others {
         // A folder that is named like its neighbours, and holds only the beginning of what they hold.
         let format = of_format.get(&series(&name)).copied();
@@ -140,65 +148,96 @@ fn leave_out_exports(found: &mut Vec<Checkpoint>) {
     }
 }
 
-/// Those that are far smaller than others of their folder, where both have a step or are the last: weights without what
-/// the training needs, as programs export them beside their checkpoints.
+/// Files that are far smaller than those of a series beside them: weights without what the training needs, as programs
+/// export them beside their checkpoints. Of a series with steps both have one of the same step; what has none, or is
+/// the best one, needs no more than such a neighbour, and one that is the last counts as long as nothing is newer.
 fn exports(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
-    type Bytes<'f> = BTreeMap<String, (u64, Vec<&'f Path>)>;
-    let mut folders: BTreeMap<Option<&Path>, Bytes<'_>> = BTreeMap::new();
+    let mut folders: BTreeMap<Option<&Path>, BTreeMap<String, Vec<&Checkpoint>>> = BTreeMap::new();
     for one in found.iter().filter(|one| !one.standing.is_aside) {
         let name = one.path.file_name().unwrap_or_default().to_string_lossy();
-        if one.standing.place.is_none() && !names::is_last(&name) {
-            continue;
-        }
-        let of_series = folders.entry(one.path.parent()).or_default();
-        let (bytes, paths) = of_series.entry(series(&name)).or_default();
-        *bytes = (*bytes).max(if one.is_whole() { one.bytes } else { 0 });
-        paths.push(&one.path);
+        folders.entry(one.path.parent()).or_default().entry(series(&name)).or_default().push(one);
     }
-    let of_folder = |all: Bytes<'_>| {
-        let largest = all.values().map(|(bytes, _)| *bytes).max().unwrap_or(0);
-        let small =
-            all.into_values().filter(move |(bytes, _)| *bytes > 0 && is_export(*bytes, largest));
-        small.flat_map(|(_, paths)| paths).map(Path::to_owned).collect::<Vec<_>>()
-    };
-    folders.into_values().flat_map(of_folder).collect()
+    let mut exports = BTreeSet::new();
+    for all in folders.values() {
+        let bytes = |of: &[&Checkpoint]| {
+            of.iter().filter(|one| one.is_whole()).map(|one| one.bytes).max().unwrap_or(0)
+        };
+        let newest = |of: &[&Checkpoint]| of.iter().map(|one| one.modified).max();
+        for (name, own) in all {
+            let is_lone = own.iter().all(|one| one.standing.place.is_none()) || is_remarkable(name);
+            let meets = |other: &[&Checkpoint]| {
+                let is_series = other.iter().any(|one| has_word(one));
+                let is_last =
+                    || other.iter().any(|one| is_last(one)) && newest(other) > newest(own);
+                let place = |one: &Checkpoint| one.standing.place;
+                let is_same =
+                    || own.iter().any(|one| other.iter().any(|other| place(one) == place(other)));
+                (is_series && (is_lone || is_same())) || is_last()
+            };
+            let own_bytes = bytes(own);
+            let is_smaller =
+                |other: &&Vec<&Checkpoint>| is_export(own_bytes, bytes(other)) && meets(other);
+            if own_bytes > 0 && all.values().any(|other| is_smaller(&other)) {
+                exports.extend(own.iter().map(|one| one.path.clone()));
+            }
+        }
+    }
+    exports
+}
+
+/// Whether its own name has a step or an epoch behind a word.
+fn has_word(one: &Checkpoint) -> bool {
+    let told = told(&one.path.file_name().unwrap_or_default().to_string_lossy());
+    told.step.is_some() || told.epoch.is_some()
+}
+
+fn is_last(one: &Checkpoint) -> bool {
+    let name = one.path.file_name().unwrap_or_default();
+    one.standing.place.is_none() && names::is_last(&name.to_string_lossy())
 }
 
 /// A step says more than a time: a copy is younger than what it was copied from. Files without a step, such as
-/// `tokenizer.pt`, do not change the order of those that have one, but for a `last.pt` that was written after the
-/// newest step and is no mere export of its weights.
+/// `tokenizer.pt`, do not change the order of those that have one, but for a `last.pt` beside them that was written after
+/// the newest one, and not in the same save.
 fn sort(found: &mut [Checkpoint]) {
     let exports = exports(found);
+    // What is torn is never chosen, and is named where it stands.
+    let is_behind =
+        |one: &Checkpoint| (one.standing.is_aside && one.is_whole()) || exports.contains(&one.path);
     let step = |one: &Checkpoint| {
-        one.standing
-            .place
-            .filter(|place| matches!(place, Place::Step(_)) && !exports.contains(&one.path))
+        one.standing.place.filter(|place| matches!(place, Place::Step(_)) && !is_behind(one))
     };
-    let whole = found.iter().filter(|one| one.is_whole() && step(one).is_some());
-    let newest = whole.max_by_key(|one| step(one));
-    let newest = newest.map(|one| (step(one), one.modified, one.bytes));
+    let mut whole: Vec<&Checkpoint> =
+        found.iter().filter(|one| one.is_whole() && step(one).is_some()).collect();
+    whole.sort_by_key(|one| Reverse(step(one)));
+    let folder = |one: &Checkpoint| one.path.parent().map(Path::to_owned);
+    let newest = whole.first().map(|one| (step(one), folder(one), one.modified));
+    let pause = whole
+        .get(1)
+        .zip(newest.as_ref())
+        .and_then(|(before, (_, _, time))| time.duration_since(before.modified).ok());
+    let same_save = pause.unwrap_or_default() / SAME_SAVE;
     let of_last = |one: &Checkpoint| {
-        let (place, time, bytes) = newest?;
-        let is_last = one.standing.place.is_none()
-            && !one.standing.is_aside
-            && one.path.file_name().is_some_and(|name| names::is_last(&name.to_string_lossy()))
-            && one.modified > time
-            && !is_export(one.bytes, bytes);
-        place.filter(|_| is_last)
+        let (place, beside, time) = newest.as_ref()?;
+        let is_newer = one.modified > *time + same_save;
+        place.filter(|_| is_last(one) && !is_behind(one) && is_newer && folder(one) == *beside)
     };
-    let others = || found.iter().filter(|one| step(one).is_none() && !one.standing.is_aside);
+    let others = || found.iter().filter(|one| step(one).is_none() && !is_behind(one));
     let have_epochs = others().all(|one| one.standing.place.is_some());
     found.sort_by_key(|one| {
         let last = of_last(one);
         let place = if have_epochs { one.standing.place } else { step(one) };
         let place = last.or(place);
         (
+            is_behind(one),
             exports.contains(&one.path),
             Reverse(place),
             last.is_none(),
-            one.standing.is_aside,
             Reverse(one.modified),
             one.path.clone(),
         )
     });
 }
+
+/// Files that were written within this share of the time between two saves are of one save.
+const SAME_SAVE: u32 = 50;

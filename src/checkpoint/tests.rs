@@ -1,6 +1,7 @@
 //! Names, and folders with any bytes in their files.
 
 mod layouts;
+mod programs;
 
 use std::time::{Duration, SystemTime};
 
