@@ -287,7 +287,7 @@ fn judged(folder: &Folder<'_>, row: &Row, above: Told) -> Checkpoint {
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let is_such = |one: &&mut Checkpoint| {
         let is_here = one.path.parent() == Some(&folder.path);
-        let is_compared = [Format::Accelerate, Format::Dcp].contains(&one.format);
+        let is_compared = COMPARED.contains(&one.format) && one.standing.files.is_empty();
         is_here && is_compared && one.standing.place.is_some() && one.is_whole()
     };
     let mut all: BTreeMap<(Format, String), Vec<&mut Checkpoint>> = BTreeMap::new();
@@ -298,6 +298,8 @@ pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     all.into_values().for_each(|all| compare_series(folder, all));
 }
 
+const COMPARED: &[Format] = &[Format::Accelerate, Format::Dcp, Format::Torch, Format::Safetensors];
+
 fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
     all.sort_by_key(|one| one.standing.place);
     let last = |one: &Checkpoint| {
@@ -307,7 +309,8 @@ fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
             Format::Accelerate => frameworks::last_of_accelerate(&sub),
             // Numbers may be steps.
             _ => sub.names(false, |name| {
-                (name.ends_with(".pt") || name.ends_with(".pth")) && series(name) == name
+                [".pt", ".pth", ".bin"].iter().any(|end| name.ends_with(end))
+                    && series(name) == name
             }),
         }
     };

@@ -99,43 +99,67 @@ fn compare_companions(found: &mut [Checkpoint]) {
             steps.entry(place).or_default().insert(names::kind(&name, one.step), at);
         }
     }
-    let mut missing: Vec<(usize, Vec<Lack>)> = Vec::new();
-    let mut companions: Option<BTreeSet<String>> = None;
+    let mut lacks: Vec<(usize, Vec<Lack>)> = Vec::new();
+    let mut companions: Option<BTreeSet<&String>> = None;
     for (number, (before, own)) in steps.values().zip(steps.values().skip(1)).enumerate() {
-        let is_aside = |at: &usize| found.get(*at).is_some_and(|one| one.standing.is_aside);
-        let bytes = |at: &usize| found.get(*at).map_or(0, |one| one.bytes);
-        let largest = before.values().filter(|at| !is_aside(at)).map(bytes).max().unwrap_or(0);
-        let mut kinds: BTreeSet<String> = BTreeSet::new();
-        kinds.extend(before.keys().cloned());
-        companions = Some(match companions {
+        let mut kinds: BTreeSet<&String> = BTreeSet::new();
+        kinds.extend(before.keys());
+        let needed = match companions {
             None => kinds,
-            Some(all) => all.intersection(&kinds).cloned().collect(),
-        });
-        let needed = companions.iter().flatten().filter_map(|kind| before.get_key_value(kind));
-        let needed: Vec<(&String, &usize)> =
-            needed.filter(|(_, at)| is_aside(at) || !is_export(bytes(at), largest)).collect();
-        let is_needed = |kind: &String| needed.iter().any(|(one, _)| *one == kind);
-        let targets =
-            own.iter().filter(|(kind, at)| number > 0 && is_needed(kind) && !is_aside(at));
-        for (kind, at) in targets {
-            let Some(one) = found.get(*at) else { continue };
-            let of = |(other, last): &(&String, &usize)| match own.get(*other) {
-                Some(other) => found.get(*other).map(|one| one.lacks.clone()).unwrap_or_default(),
-                None => {
-                    let last = found.get(**last).map(|last| (name_of(&last.path), last.step));
-                    let name = last.map(|(name, step)| names::renumbered(&name, step, one.step));
-                    name.map(Lack::Missing).into_iter().collect()
-                }
-            };
-            let others = needed.iter().filter(|(other, _)| *other != kind);
-            missing.push((*at, others.flat_map(of).collect()));
+            Some(all) => all.intersection(&kinds).copied().collect(),
+        };
+        if number > 0 {
+            lacks.extend(companions_of_step(found, &needed, before, own));
         }
+        companions = Some(needed);
     }
-    for (at, lacks) in missing {
+    for (at, lacks) in lacks {
         if let Some(one) = found.get_mut(at) {
             one.lacks.extend(lacks);
         }
     }
+}
+
+/// What the files of one step lack of the `needed` kinds, by their positions.
+fn companions_of_step(
+    found: &[Checkpoint],
+    needed: &BTreeSet<&String>,
+    before: &BTreeMap<String, usize>,
+    own: &BTreeMap<String, usize>,
+) -> Vec<(usize, Vec<Lack>)> {
+    let one = |at: &usize| found.get(*at);
+    let is_aside = |at: &usize| one(at).is_some_and(|one| one.standing.is_aside);
+    let bytes = |at: &usize| one(at).map_or(0, |one| one.bytes);
+    let largest = before.values().filter(|at| !is_aside(at)).map(bytes).max().unwrap_or(0);
+    let is_small = |kind: &String| {
+        before.get(kind).is_some_and(|at| !is_aside(at) && is_export(bytes(at), largest))
+    };
+    // The kinds of which something is missing, with that.
+    let torn = needed.iter().filter_map(|kind| {
+        let lacks = match own.get(*kind) {
+            Some(at) => one(at)?.lacks.clone(),
+            None => {
+                let (last, step) = (one(before.get(*kind)?)?, one(own.values().next()?)?.step);
+                vec![Lack::Missing(names::renumbered(&name_of(&last.path), last.step, step))]
+            }
+        };
+        (!lacks.is_empty()).then(|| (*kind, is_small(kind), names::series(kind), lacks))
+    });
+    let torn: Vec<(&String, bool, String, Vec<Lack>)> = torn.take(NAMED).collect();
+    if torn.is_empty() {
+        return Vec::new();
+    }
+    let targets = own.iter().filter(|(kind, at)| needed.contains(kind) && !is_aside(at));
+    let of_target = |(kind, at): (&String, &usize)| {
+        let (series, is_small) = (names::series(kind), is_small(kind));
+        // Parts of one name may have any size, exports need nothing and are not needed.
+        let is_other = |(other, small, of, _): &&(&String, bool, String, Vec<Lack>)| {
+            *other != kind && (*of == series || !(*small || is_small))
+        };
+        let lacks = torn.iter().filter(is_other).flat_map(|(.., lacks)| lacks.clone());
+        (*at, lacks.collect())
+    };
+    targets.map(of_target).collect()
 }
 
 /// Whether one of two files with steps has only the weights: they are at most half of what the other one has, with all

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::folder::{Budget, Folder};
 use crate::formats;
@@ -98,7 +99,8 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
         others.iter().map(|(name, _)| name).filter(|name| is_numbered(name, "")).cloned().collect();
     let is_run = |(name, sub): &(String, io::Result<Folder<'_>>)| {
         let has_own = |file: &str| {
-            names::is_last(file) || told(file).place().is_some() || is_remarkable(file)
+            let told = told(file);
+            told.step.is_some() || told.epoch.is_some() || is_remarkable(file)
         };
         is_numbered(name, "") && sub.as_ref().is_ok_and(|sub| !sub.names(false, has_own).is_empty())
     };
@@ -148,9 +150,56 @@ fn leave_out_exports(found: &mut Vec<Checkpoint>) {
     }
 }
 
+/// The checkpoints of one folder whose names differ in numbers only.
+#[derive(Default)]
+struct Series<'f> {
+    all: Vec<&'f Checkpoint>,
+    /// Bytes of the largest whole one.
+    bytes: u64,
+    places: BTreeSet<Place>,
+    /// The last writes, from the first on.
+    times: Vec<SystemTime>,
+    has_steps: bool,
+    is_last: bool,
+    /// It has no steps, or is the best one: a neighbour of another step tells as much.
+    is_lone: bool,
+}
+
+impl<'f> Series<'f> {
+    fn of(name: &str, all: Vec<&'f Checkpoint>) -> Series<'f> {
+        let mut series = Series::default();
+        for one in &all {
+            if one.is_whole() {
+                series.bytes = series.bytes.max(one.bytes);
+            }
+            series.places.extend(one.standing.place);
+            series.times.push(one.modified);
+            series.has_steps |= has_word(one);
+            series.is_last |= is_last(one);
+        }
+        series.times.sort_unstable();
+        let is_lone = series.places.is_empty() || is_remarkable(name);
+        Series { all, is_lone, ..series }
+    }
+
+    /// Whether it has only the weights of what this other one has.
+    fn is_export_of(&self, other: &Series<'_>) -> bool {
+        // The last one is written with each of these, or it is one of long ago.
+        let is_recent = || {
+            let before = self.times.len().checked_sub(2).and_then(|at| self.times.get(at));
+            other.is_last && before.is_none_or(|before| other.times.last() > Some(before))
+        };
+        let is_same = || self.is_lone || !self.places.is_disjoint(&other.places);
+        let is_measure = (other.has_steps && is_same()) || is_recent();
+        self.bytes > 0 && is_export(self.bytes, other.bytes) && is_measure
+    }
+}
+
+/// Series that others are compared with: the largest of a folder.
+const COMPARED: usize = 64;
+
 /// Files that are far smaller than those of a series beside them: weights without what the training needs, as programs
-/// export them beside their checkpoints. Of a series with steps both have one of the same step; what has none, or is
-/// the best one, needs no more than such a neighbour, and one that is the last counts as long as nothing is newer.
+/// export them beside their checkpoints. Both have one of the same step, or the smaller one is lone.
 fn exports(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
     let mut folders: BTreeMap<Option<&Path>, BTreeMap<String, Vec<&Checkpoint>>> = BTreeMap::new();
     for one in found.iter().filter(|one| !one.standing.is_aside) {
@@ -158,29 +207,14 @@ fn exports(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
         folders.entry(one.path.parent()).or_default().entry(series(&name)).or_default().push(one);
     }
     let mut exports = BTreeSet::new();
-    for all in folders.values() {
-        let bytes = |of: &[&Checkpoint]| {
-            of.iter().filter(|one| one.is_whole()).map(|one| one.bytes).max().unwrap_or(0)
-        };
-        let newest = |of: &[&Checkpoint]| of.iter().map(|one| one.modified).max();
-        for (name, own) in all {
-            let is_lone = own.iter().all(|one| one.standing.place.is_none()) || is_remarkable(name);
-            let meets = |other: &[&Checkpoint]| {
-                let is_series = other.iter().any(|one| has_word(one));
-                let is_last =
-                    || other.iter().any(|one| is_last(one)) && newest(other) > newest(own);
-                let place = |one: &Checkpoint| one.standing.place;
-                let is_same =
-                    || own.iter().any(|one| other.iter().any(|other| place(one) == place(other)));
-                (is_series && (is_lone || is_same())) || is_last()
-            };
-            let own_bytes = bytes(own);
-            let is_smaller =
-                |other: &&Vec<&Checkpoint>| is_export(own_bytes, bytes(other)) && meets(other);
-            if own_bytes > 0 && all.values().any(|other| is_smaller(&other)) {
-                exports.extend(own.iter().map(|one| one.path.clone()));
-            }
-        }
+    for all in folders.into_values() {
+        let mut all: Vec<Series<'_>> =
+            all.into_iter().map(|(name, all)| Series::of(&name, all)).collect();
+        all.sort_by_key(|series| Reverse(series.bytes));
+        let largest = all.iter().filter(|one| one.has_steps || one.is_last).take(COMPARED);
+        let largest: Vec<&Series<'_>> = largest.collect();
+        let small = all.iter().filter(|one| largest.iter().any(|other| one.is_export_of(other)));
+        exports.extend(small.flat_map(|series| &series.all).map(|one| one.path.clone()));
     }
     exports
 }
@@ -197,8 +231,8 @@ fn is_last(one: &Checkpoint) -> bool {
 }
 
 /// A step says more than a time: a copy is younger than what it was copied from. Files without a step, such as
-/// `tokenizer.pt`, do not change the order of those that have one, but for a `last.pt` beside them that was written after
-/// the newest one, and not in the same save.
+/// `tokenizer.pt`, do not change the order of those that have one, but for a `last.pt` beside or above them that was
+/// written after the newest one, and not in the same save.
 fn sort(found: &mut [Checkpoint]) {
     let exports = exports(found);
     // What is torn is never chosen, and is named where it stands.
@@ -220,7 +254,9 @@ fn sort(found: &mut [Checkpoint]) {
     let of_last = |one: &Checkpoint| {
         let (place, beside, time) = newest.as_ref()?;
         let is_newer = one.modified > *time + same_save;
-        place.filter(|_| is_last(one) && !is_behind(one) && is_newer && folder(one) == *beside)
+        let is_beside =
+            beside.as_ref().zip(folder(one)).is_some_and(|(own, last)| own.starts_with(last));
+        place.filter(|_| is_last(one) && !is_behind(one) && is_newer && is_beside)
     };
     let others = || found.iter().filter(|one| step(one).is_none() && !is_behind(one));
     let have_epochs = others().all(|one| one.standing.place.is_some());

@@ -105,6 +105,12 @@ fn missing_part_of_several_is_seen() {
         assert!(!names(&all)[0].contains(": "), "{part}: {:?}", names(&all));
         assert!(names(&all[..5])[0].contains("is missing"), "{part}: {:?}", names(&all[..5]));
     }
+    // Parts of any size.
+    let of =
+        |step: u32| [(format!("step_{step}_pp0.pt"), 9000), (format!("step_{step}_pp1.pt"), 900)];
+    let all: Vec<(String, usize)> = [of(100), of(200), of(300)].concat();
+    let all: Vec<(&str, usize)> = all.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
+    assert!(sized(&all[..5])[0].contains("step_300_pp1.pt is missing"), "{:?}", sized(&all[..5]));
     // A second main file does not hide that the optimizer is missing.
     let of = |step: u32| ["model", "ema", "optimizer"].map(|name| format!("{name}_{step}.pt"));
     let all: Vec<String> = [of(100), of(200), of(300)].concat();
@@ -279,4 +285,23 @@ fn files_beside_dcp_belong_to_each_of_a_series() {
     )
     .expect("it is written");
     assert_eq!(is_whole(), Some((Some(3), 0)));
+}
+
+/// An optimizer beside weights with an index.
+#[test]
+fn files_beside_an_index_belong_to_each_of_a_series() {
+    let index = "pytorch_model.bin.index.json";
+    let of = |step: u32| {
+        ["weights-1.bin", index, "optimizer.pt"].map(|name| format!("step_{step}/{name}"))
+    };
+    let all: Vec<String> = [of(100), of(200), of(300)].concat();
+    let folder = made(&all.iter().map(String::as_str).collect::<Vec<_>>());
+    for name in all.iter().filter(|name| name.ends_with(index)) {
+        let text = r#"{"weight_map": {"w": "weights-1.bin"}}"#;
+        std::fs::write(folder.path().join(name), text).expect("it is written");
+    }
+    assert!(found_of(&folder, "step_300").is_whole());
+    std::fs::remove_file(folder.path().join("step_300/optimizer.pt")).expect("it is removed");
+    let lacks = found_of(&folder, "step_300").lacks;
+    assert_eq!(lacks, [Lack::Missing("optimizer.pt".to_owned())]);
 }
