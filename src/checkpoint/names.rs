@@ -89,6 +89,14 @@ pub(crate) fn is_aside(name: &str) -> bool {
     is_aside && !words.any(|word| WEIGHTS.contains(&word))
 }
 
+/// Whether a file among several of a step is the one that a program is given: the model, or the generator.
+pub(crate) fn is_model(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let words = || name.split(|letter: char| !letter.is_ascii_alphabetic());
+    let is_main = |word| WEIGHTS.contains(&word) || ["g", "generator"].contains(&word);
+    words().any(is_main) && words().all(|word| word != "ema")
+}
+
 /// Whether a name says that this is the last one: `last.pt`, `checkpoint_latest.pth`, `model_final.pth`, and a bare
 /// `checkpoint.pth` beside numbered ones.
 pub(crate) fn is_last(name: &str) -> bool {

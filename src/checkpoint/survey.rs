@@ -269,6 +269,7 @@ fn sort(found: &mut [Checkpoint]) {
             exports.contains(&one.path),
             Reverse(place),
             last.is_none(),
+            !names::is_model(&one.path.file_name().unwrap_or_default().to_string_lossy()),
             Reverse(one.modified),
             one.path.clone(),
         )
