@@ -107,10 +107,7 @@ const FOLDERS: &[Row] = &[
 /// Whether checkpoints with steps of their own lie beside the weights from which their program started.
 fn holds_steps(folder: &Folder<'_>) -> bool {
     let is_file = |name: &str| FILES.iter().any(|(end, ..)| name.ends_with(end));
-    let has_step = |name: &str| {
-        let told = told(name);
-        (told.step.is_some() || told.epoch.is_some()) && !is_aside(name)
-    };
+    let has_step = |name: &str| told(name).has_step_or_epoch() && !is_aside(name);
     !folder.names(true, has_step).is_empty()
         || !folder.names(false, |name| is_file(name) && has_step(name)).is_empty()
 }
@@ -282,8 +279,8 @@ fn judged(folder: &Folder<'_>, row: &Row, above: Told) -> Checkpoint {
 }
 
 /// Adds what the checkpoints of one folder lack that the one before them has, by step; the first one is compared with
-/// the next: what accelerate writes last; and what the two before have beside the files of torch.distributed.checkpoint.
-/// A program that saves fewer than before has its second checkpoint called whole.
+/// the next: what accelerate writes last; and what the two before have beside the files of torch.distributed.checkpoint
+/// or those of an index. A program that saves fewer than before has its second checkpoint called whole.
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let is_such = |one: &&mut Checkpoint| {
         let is_here = one.path.parent() == Some(&folder.path);
@@ -292,8 +289,7 @@ pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     };
     let mut all: BTreeMap<(Format, String), Vec<&mut Checkpoint>> = BTreeMap::new();
     for one in found.iter_mut().filter(is_such) {
-        let name = one.path.file_name().unwrap_or_default().to_string_lossy();
-        all.entry((one.format, series(&name))).or_default().push(one);
+        all.entry((one.format, series(&one.own_name()))).or_default().push(one);
     }
     all.into_values().for_each(|all| compare_series(folder, all));
 }
@@ -303,8 +299,7 @@ const COMPARED: &[Format] = &[Format::Accelerate, Format::Dcp, Format::Torch, Fo
 fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
     all.sort_by_key(|one| one.standing.place);
     let last = |one: &Checkpoint| {
-        let name = one.path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let Some(sub) = name.and_then(|name| folder.sub(&name)) else { return Vec::new() };
+        let Some(sub) = folder.sub(&one.own_name()) else { return Vec::new() };
         match one.format {
             Format::Accelerate => frameworks::last_of_accelerate(&sub),
             // Numbers may be steps.

@@ -21,6 +21,7 @@ mod tests;
 mod torch;
 mod zip;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -99,6 +100,11 @@ pub(crate) struct Standing {
 impl Checkpoint {
     pub fn is_whole(&self) -> bool {
         self.lacks.is_empty()
+    }
+
+    /// The name of its file or folder.
+    pub(crate) fn own_name(&self) -> Cow<'_, str> {
+        self.path.file_name().unwrap_or_default().to_string_lossy()
     }
 
     /// An identity that is the same wherever the folder is mounted: 64-bit FNV-1a of name, format and step, or the time of

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::progress::{Counted, Found, Place, Told, is_remarkable, numbers, told};
+use crate::progress::{Counted, Found, Place, Told, is_remarkable, numbers, told, words};
 
 /// Whether `name` is `before` and a number.
 pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
@@ -18,10 +18,7 @@ pub(crate) fn is_of_one(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let rest = lower.strip_prefix("ckpt").or_else(|| lower.strip_prefix("checkpoint"));
     let is_dated = rest.is_some_and(|rest| !rest.starts_with(char::is_alphabetic));
-    let told = told(name);
-    told.step.is_some()
-        || told.epoch.is_some()
-        || (is_dated && name.contains(|one: char| one.is_ascii_digit()))
+    told(name).has_step_or_epoch() || (is_dated && name.contains(|one: char| one.is_ascii_digit()))
 }
 
 /// Whether numbers without a word are steps, in a folder whose name tells one: `step1_sft/0050000.pt`. Ranks and parts
@@ -82,7 +79,7 @@ const WEIGHTS: &[&str] = &["model", "weights", "net", "network"];
 /// Whether a file is named like one that stands beside the weights: no program starts from an optimizer alone.
 pub(crate) fn is_aside(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    let mut words = name.split(|letter: char| !letter.is_ascii_alphabetic());
+    let mut words = words(&name);
     let has = |known: &[&str]| words.clone().any(|word| known.contains(&word));
     let is_data = words.clone().next() == Some("data") && name.starts_with("data.");
     let is_aside = is_data || has(ASIDE);
@@ -92,9 +89,8 @@ pub(crate) fn is_aside(name: &str) -> bool {
 /// Whether a file among several of a step is the one that a program is given: the model, or the generator.
 pub(crate) fn is_model(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    let words = || name.split(|letter: char| !letter.is_ascii_alphabetic());
     let is_main = |word| WEIGHTS.contains(&word) || ["g", "generator"].contains(&word);
-    words().any(is_main) && words().all(|word| word != "ema")
+    words(&name).any(is_main) && words(&name).all(|word| word != "ema")
 }
 
 /// Whether a name says that this is the last one: `last.pt`, `checkpoint_latest.pth`, `model_final.pth`, and a bare
@@ -102,8 +98,7 @@ pub(crate) fn is_model(name: &str) -> bool {
 pub(crate) fn is_last(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let stem = name.split('.').next().unwrap_or_default();
-    let mut words = stem.split(|letter: char| !letter.is_ascii_alphabetic());
-    let is_bare = words.all(|word| BARE.contains(&word));
+    let is_bare = words(stem).all(|word| BARE.contains(&word));
     is_bare
         || (is_remarkable(&name)
             && !["best", "top", "min", "max"].iter().any(|word| name.contains(word)))

@@ -109,8 +109,8 @@ impl Place {
 /// What a name tells of the progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Told {
-    pub(crate) step: Option<Number>,
-    pub(crate) epoch: Option<Number>,
+    step: Option<Number>,
+    epoch: Option<Number>,
     batch: Option<Number>,
     /// The only number of the name, without a word.
     pub(crate) only: Option<Number>,
@@ -118,7 +118,12 @@ pub(crate) struct Told {
 
 impl Told {
     fn has_word(&self) -> bool {
-        self.step.is_some() || self.epoch.is_some() || self.batch.is_some()
+        self.has_step_or_epoch() || self.batch.is_some()
+    }
+
+    /// Whether it has a step or an epoch behind a word.
+    pub(crate) fn has_step_or_epoch(&self) -> bool {
+        self.step.is_some() || self.epoch.is_some()
     }
 
     /// What the name of a folder and the names above it tell of what lies in it.
@@ -132,9 +137,7 @@ impl Told {
     /// With what the names above tell; and whether it stands in this name.
     pub(crate) fn within(self, above: Told) -> (Told, bool) {
         match self.has_word() {
-            true if self.step.is_none() && self.epoch.is_none() => {
-                (Told { epoch: above.epoch, ..self }, true)
-            }
+            true if !self.has_step_or_epoch() => (Told { epoch: above.epoch, ..self }, true),
             true => (self, true),
             // A number without a word may be a rank.
             false if above.has_word() => (above, false),
@@ -273,8 +276,12 @@ const PARTS: &[Counted] = &[Counted::Ranks, Counted::Size, Counted::Measure, Cou
 /// Whether a name says that it is the best or the last one.
 pub(crate) fn is_remarkable(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    let mut words = name.split(|letter: char| !letter.is_ascii_alphabetic());
-    name.contains("best") || words.any(|word| REMARKABLE.contains(&word))
+    name.contains("best") || words(&name).any(|word| REMARKABLE.contains(&word))
+}
+
+/// The words of a name, without its numbers.
+pub(crate) fn words(name: &str) -> impl Iterator<Item = &str> + Clone {
+    name.split(|letter: char| !letter.is_ascii_alphabetic())
 }
 
 const REMARKABLE: &[&str] =

@@ -31,8 +31,9 @@ impl Default for Limits {
     }
 }
 
-/// The checkpoints in the folder and below it, newest first: those with a step by it, the others behind them by epoch
-/// if all have one, else by the time of the last write. A folder that is a checkpoint is not searched.
+/// The checkpoints in the folder and below it, newest first: those with a step by it, with a last one before them, the
+/// others behind them by epoch if all have one, else by the time of the last write, and exports behind all. A folder
+/// that is a checkpoint is not searched.
 ///
 /// # Errors
 /// When the folder itself cannot be read, or there is more below it than the limits allow.
@@ -98,10 +99,7 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
     let numbers: Vec<String> =
         others.iter().map(|(name, _)| name).filter(|name| is_numbered(name, "")).cloned().collect();
     let is_run = |(name, sub): &(String, io::Result<Folder<'_>>)| {
-        let has_own = |file: &str| {
-            let told = told(file);
-            told.step.is_some() || told.epoch.is_some() || is_remarkable(file)
-        };
+        let has_own = |file: &str| told(file).has_step_or_epoch() || is_remarkable(file);
         is_numbered(name, "") && sub.as_ref().is_ok_and(|sub| !sub.names(false, has_own).is_empty())
     };
     let are_steps = numbers.len() > 1
@@ -174,7 +172,7 @@ impl<'f> Series<'f> {
             }
             series.places.extend(one.standing.place);
             series.times.push(one.modified);
-            series.has_steps |= has_word(one);
+            series.has_steps |= told(&one.own_name()).has_step_or_epoch();
             series.is_last |= is_last(one);
         }
         series.times.sort_unstable();
@@ -203,8 +201,8 @@ const COMPARED: usize = 64;
 fn exports(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
     let mut folders: BTreeMap<Option<&Path>, BTreeMap<String, Vec<&Checkpoint>>> = BTreeMap::new();
     for one in found.iter().filter(|one| !one.standing.is_aside) {
-        let name = one.path.file_name().unwrap_or_default().to_string_lossy();
-        folders.entry(one.path.parent()).or_default().entry(series(&name)).or_default().push(one);
+        let series = series(&one.own_name());
+        folders.entry(one.path.parent()).or_default().entry(series).or_default().push(one);
     }
     let mut exports = BTreeSet::new();
     for all in folders.into_values() {
@@ -219,15 +217,8 @@ fn exports(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
     exports
 }
 
-/// Whether its own name has a step or an epoch behind a word.
-fn has_word(one: &Checkpoint) -> bool {
-    let told = told(&one.path.file_name().unwrap_or_default().to_string_lossy());
-    told.step.is_some() || told.epoch.is_some()
-}
-
 fn is_last(one: &Checkpoint) -> bool {
-    let name = one.path.file_name().unwrap_or_default();
-    one.standing.place.is_none() && names::is_last(&name.to_string_lossy())
+    one.standing.place.is_none() && names::is_last(&one.own_name())
 }
 
 /// A step says more than a time: a copy is younger than what it was copied from. Files without a step, such as
@@ -269,7 +260,7 @@ fn sort(found: &mut [Checkpoint]) {
             exports.contains(&one.path),
             Reverse(place),
             last.is_none(),
-            !names::is_model(&one.path.file_name().unwrap_or_default().to_string_lossy()),
+            !names::is_model(&one.own_name()),
             Reverse(one.modified),
             one.path.clone(),
         )

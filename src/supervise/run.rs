@@ -4,9 +4,9 @@
 //! speaks, a child ends, the guard speaks, a deadline passes) in one order.
 //! The state is in [`supervisor`]. The loss of the guard is a KILL at once.
 //!
-//! A stop has the shims signal the main process of each rank, once; that of a notice only those that handle its signal. Their helpers are asked when that
-//! process has ended ([`super::asked`]), and the engine when its ranks have. KILL follows until a
-//! scan finds nothing.
+//! A stop has the shims signal the main process of each rank, once; that of a notice only those that handle its signal.
+//! Their helpers are asked when that process has ended ([`super::asked`]), and the engine when its ranks have. KILL
+//! follows until a scan finds nothing.
 
 mod supervisor;
 

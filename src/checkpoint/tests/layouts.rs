@@ -4,12 +4,16 @@ use super::*;
 
 /// The names, newest first; those that are torn with their first lack.
 pub(super) fn names(files: &[&str]) -> Vec<String> {
-    let folder = made(files);
+    named(&made(files))
+}
+
+/// The same of a folder.
+pub(super) fn named(folder: &tempfile::TempDir) -> Vec<String> {
     let of = |one: Checkpoint| match one.lacks.first() {
         None => one.name.display().to_string(),
         Some(lack) => format!("{}: {}", one.name.display(), lack.words().en),
     };
-    found(&folder).into_iter().map(of).collect()
+    found(folder).into_iter().map(of).collect()
 }
 
 #[test]

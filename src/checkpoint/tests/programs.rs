@@ -1,7 +1,7 @@
 //! What public programs write: which of their files they go on from, which are one checkpoint, which are no checkpoints.
 
 use super::*;
-use crate::tests::layouts::names;
+use crate::tests::layouts::{named, names};
 
 /// The first names and their first lack, of files with so many bytes of storages, each newer than those before it.
 fn sized(files: &[(&str, usize)]) -> Vec<String> {
@@ -18,11 +18,7 @@ fn sized(files: &[(&str, usize)]) -> Vec<String> {
         let file = std::fs::File::options().write(true).open(path);
         file.and_then(|file| file.set_modified(at)).expect("its time is set");
     }
-    let of = |one: Checkpoint| match one.lacks.first() {
-        None => one.name.display().to_string(),
-        Some(lack) => format!("{}: {}", one.name.display(), lack.words().en),
-    };
-    found(&made).into_iter().map(of).collect()
+    named(&made)
 }
 
 /// What public programs write: the one from which they go on is first.
