@@ -374,14 +374,12 @@ impl Attempt {
             let _ = say.send(StopReason::Noticed(stop));
         });
         let commands = guard.commands;
-        let patience = || notices.patience();
         let running_ranks = async {
             let Some(session) = &mut ready.session else {
                 return supervise::run(&launch, commands, &mut pipes, &mut notice, halts).await;
             };
             let of_wait = |ending: Ending| ending.of_given_up_wait(hang.culprit());
-            let (cause, patience) = (&of_wait, &patience);
-            let end = JobEnd { ending: &judge, cause, halts, halt, patience };
+            let end = JobEnd { ending: &judge, cause: &of_wait, halts, halt };
             session.accompany(&launch, commands, &mut pipes, &mut notice, end).await
         };
         let outcome = tokio::select! {

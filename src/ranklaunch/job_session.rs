@@ -44,8 +44,6 @@ pub(super) struct JobEnd<'a> {
     pub(super) halts: mpsc::UnboundedReceiver<StopReason>,
     /// The other end of `halts`.
     pub(super) halt: mpsc::UnboundedSender<StopReason>,
-    /// How long the ranks may go on when those of another node have ended: after a notice they may still save.
-    pub(super) patience: &'a (dyn Fn() -> Duration + Sync),
 }
 
 type Explaining<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
@@ -104,7 +102,7 @@ impl JobSession {
         narrate: &mut (dyn FnMut(Notice) + Send),
         end: JobEnd<'_>,
     ) -> Result<Outcome, (std::path::PathBuf, std::io::Error)> {
-        let JobEnd { ending, cause, halts, halt, patience } = end;
+        let JobEnd { ending, cause, halts, halt } = end;
         let (noticed, mut notices) = mpsc::unbounded_channel();
         let (mut is_elsewhere, mut stop_at) = (false, None);
         let mut notice = |notice: Notice| {
@@ -177,7 +175,7 @@ impl JobSession {
                         if self.reported.is_none() && self.verdict.is_none() {
                             explaining = Some(Box::pin(raised(diagnosis, EXPLAINED)));
                         }
-                        stop_at = Some(Instant::now() + patience());
+                        stop_at = Some(Instant::now() + (launch.patience.0)());
                     }
                 }
             }

@@ -69,7 +69,8 @@ pub struct Launch {
     pub patience: Patience,
 }
 
-/// How long the other ranks of this node may go on when one has failed: while a notice is pending, they may save.
+/// How long the ranks of this node may go on when one of them, or those of another node, have ended: while a notice is
+/// pending, they may save.
 #[derive(Clone)]
 pub struct Patience(pub Arc<dyn Fn() -> Duration + Send + Sync>);
 
