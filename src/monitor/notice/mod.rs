@@ -35,9 +35,11 @@ const JOB_END: &str = "SLURM_JOB_END_TIME";
 /// The pause between two looks at a cloud, as AWS recommends it, and after [`Cloud::patience`] failures.
 const CLOUD_PAUSE: Duration = Duration::from_secs(5);
 const SILENT_PAUSE: Duration = Duration::from_secs(60);
-const FILE_PAUSE: Duration = Duration::from_secs(1);
+/// A person who touches the file sees the ranks told at once, and a stat each quarter of a second costs nothing.
+const FILE_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause before an end that is known: the clock of the node may be set in between.
 const CLOCK_PAUSE: Duration = Duration::from_secs(30);
+const SHORTEST_CLOCK_PAUSE: Duration = Duration::from_millis(100);
 /// An end counts for so long after its time: whoever announced it is late, or has given it up.
 pub const OVERDUE: Duration = Duration::from_secs(120);
 /// A signal that asks for a save comes before the end of a Slurm job by less than this, if it is for that end.
@@ -346,7 +348,7 @@ fn of_file(file: &mut FileWatch) -> Heard {
 fn slurm_look(at: SystemTime, lead: Duration, now: SystemTime) -> Look {
     let left = at.duration_since(now).unwrap_or_default().saturating_sub(lead);
     // Never shorter than a look costs; after the notice nothing changes.
-    let pause = if left.is_zero() { CLOCK_PAUSE } else { left.clamp(FILE_PAUSE / 10, CLOCK_PAUSE) };
+    let pause = if left.is_zero() { CLOCK_PAUSE } else { left.clamp(SHORTEST_CLOCK_PAUSE, CLOCK_PAUSE) };
     Look { heard: Heard::of(Some(answers::slurm_end(at))), pause }
 }
 

@@ -163,7 +163,7 @@ proptest! {
     #[test]
     fn slurm_wakes_in_time(now in 0_u64..100_000, end in 0_u64..100_000, lead in 1_u64..4000) {
         let look = slurm_look(at(end), Duration::from_secs(lead), at(now));
-        prop_assert!(look.pause <= CLOCK_PAUSE && look.pause >= FILE_PAUSE / 10);
+        prop_assert!(look.pause <= CLOCK_PAUSE && look.pause >= SHORTEST_CLOCK_PAUSE);
         if now + lead < end {
             prop_assert!(look.pause <= Duration::from_secs(end - lead - now));
         }
