@@ -175,7 +175,10 @@ impl Stop {
                 let lead = format!("{LEAD}s");
                 launcher.env("RANKLAUNCH_NOTICE_LEAD", lead).env("SLURM_JOB_END_TIME", end)
             }
-            Some(cloud) => launcher.env("RANKLAUNCH_NOTICE", cloud),
+            // Alibaba Cloud tells of the end five minutes before, and all have their signal at once.
+            Some(cloud) => {
+                launcher.env("RANKLAUNCH_NOTICE", cloud).env("RANKLAUNCH_NOTICE_LEAD", "10m")
+            }
         };
         let numbers = [self.helpers.to_string(), self.kind.to_owned()];
         let seconds = (self.saving as f64 / 1000.0).to_string();
