@@ -173,6 +173,7 @@ fn config(node: u32, nnodes: u32, port: u16, encrypted: bool) -> Config {
         unit: muster::MemberKind::Node,
         node,
         nnodes,
+        seating: muster::Seating::default(),
         job: Some("bench".to_owned()),
         master_addr: if node.is_multiple_of(2) { "127.0.0.1" } else { "127.0.0.2" }.to_owned(),
         port,
@@ -194,6 +195,8 @@ fn summary(node: u32, nnodes: u32) -> NodeSummary {
         checkpoints: None,
         shares: Vec::new(),
         tally: Tally::default(),
+        spares: 0,
+        held: None,
         node,
         nnodes,
         hostname: format!("training-job-worker-{node}"),
@@ -281,6 +284,7 @@ async fn node_0(config: Config) {
     let Assembly::All(gathered) = assembly else { panic!("a muster") };
     let agreement = Agreement {
         resume: None,
+        seats: Vec::new(),
         nnodes,
         nproc: 8,
         world: nnodes * 8,
@@ -292,7 +296,8 @@ async fn node_0(config: Config) {
         timestamp: "20250102-030405".to_owned(),
         attempt: 0,
     };
-    let settled = gathered.agree(agreement, Box::new(|_, _| None), &mut say).await.expect("agreed");
+    let settled =
+        gathered.agree(agreement, Box::new(|_, _, _| None), &mut say).await.expect("agreed");
     let Settled::Session(mut session) = settled else { panic!("a session") };
     let (seconds, cpu) = (began.elapsed().as_secs_f64(), self::cpu() - cpu);
     // The last words of the agreement leave in the next second.

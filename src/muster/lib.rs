@@ -27,7 +27,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use client::join::{Accepted, Joined, join};
+pub use client::join::{Accepted, Joined, Parked, Unparked, join};
 pub use client::{Declined, decline};
 pub use foreign::{StoreMark, mark};
 pub use keepalive::{PEER_TIMEOUT, now};
@@ -40,5 +40,5 @@ pub use protocol::{
 };
 pub use questions::{NoAnswer, Packed, Questions};
 pub use server::compare::refuse_differences;
-pub use server::{Assembly, Settled, gather, turn_away};
-pub use session::{Config, Session, SessionEvent, Without};
+pub use server::{Assembly, Gathered, Settled, gather, turn_away};
+pub use session::{Config, Seating, Session, SessionEvent, Without};

@@ -1,6 +1,7 @@
 //! The interface of a node to the muster: its configuration, and the session in which its conductor receives events
 //! from the other nodes and sends reports while the job runs.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +25,30 @@ pub enum Without {
     Wait,
 }
 
+/// What decides which node gets a seat, and who is awaited.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seating {
+    /// Nodes that may come beside those with a seat.
+    pub spares: u32,
+    /// The seat of this node in the last attempt.
+    pub held: Option<u32>,
+    /// The nodes of the last attempt that are not lost: they return once their ranks have ended.
+    pub returning: BTreeSet<u32>,
+    /// Nodes that are known to be lost.
+    pub lost: BTreeSet<u32>,
+    /// Nodes that get a seat only where no other is there.
+    pub avoided: BTreeSet<u32>,
+}
+
 /// The configuration of one node.
 #[derive(Clone)]
 pub struct Config {
     pub purpose: Purpose,
     pub unit: MemberKind,
     pub node: u32,
+    /// Number of nodes that start ranks.
     pub nnodes: u32,
+    pub seating: Seating,
     /// The names of all nodes in their order if `--nodes` lists them; otherwise empty.
     pub hosts: Vec<String>,
     /// The platform's id of the job, if it has one. Without an id, port and node count identify the job.
@@ -71,9 +89,14 @@ impl Config {
         JobKey { job: self.job.clone(), port: self.port, nnodes: self.nnodes }
     }
 
-    /// The number of other nodes.
+    /// The number of nodes that may come, with this one.
+    pub fn all(&self) -> u32 {
+        self.nnodes.saturating_add(self.seating.spares)
+    }
+
+    /// The number of other nodes that may come.
     pub fn others(&self) -> usize {
-        usize::try_from(self.nnodes.saturating_sub(1)).unwrap_or(usize::MAX)
+        usize::try_from(self.all().saturating_sub(1)).unwrap_or(usize::MAX)
     }
 
     /// The first frame of this node.
@@ -127,14 +150,14 @@ pub struct Ends {
 }
 
 impl Session {
-    /// Starts the session of `node` among `nodes`; `run` is its task.
-    pub fn start<F>(node: u32, nodes: u32, run: impl FnOnce(Ends) -> F) -> Session
+    /// Starts the session of `node` among `nodes`, those that start ranks; `run` is its task.
+    pub fn start<F>(node: u32, nodes: Arc<[u32]>, run: impl FnOnce(Ends) -> F) -> Session
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let (event_sender, events) = mpsc::unbounded_channel();
         let (commands, command_receiver) = mpsc::unbounded_channel();
-        let desk = Desk::new(node, nodes);
+        let desk = Desk::new(node, Arc::clone(&nodes));
         let questions = Questions::of(&desk, node, nodes);
         let ends = Ends { events: event_sender, commands: command_receiver, desk };
         let task = tokio::spawn(run(ends));

@@ -99,10 +99,10 @@ pub fn added(
         fill(name, value.to_owned());
     }
     if decided.engine.runs_a_command() {
-        let Membership { nnodes, node_rank, master_addr, master_port, .. } = decided.membership;
+        let Membership { nnodes, master_addr, master_port, .. } = decided.membership;
         for (name, value) in [
             ("NNODES", nnodes.to_string()),
-            ("NODE_RANK", node_rank.to_string()),
+            ("NODE_RANK", decided.membership.seat().to_string()),
             ("NPROC_PER_NODE", decided.nproc.to_string()),
             ("MASTER_ADDR", master_addr.clone()),
             ("MASTER_PORT", master_port.to_string()),
@@ -193,17 +193,18 @@ pub fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
 
 /// torch's `env://` variables of one rank, for an engine that starts ranks itself.
 pub fn rank_env(plan: &Plan, rank: RankId) -> BTreeMap<String, OsString> {
-    let Membership { nnodes, node_rank, master_addr, master_port, .. } = &plan.membership;
+    let Membership { nnodes, master_addr, master_port, .. } = &plan.membership;
+    let seat = plan.membership.seat();
     let RankId { global: rank, local: local_rank } = rank;
     [
         ("RANK", rank.to_string()),
         ("LOCAL_RANK", plan.device_rank.unwrap_or(local_rank).to_string()),
         ("WORLD_SIZE", plan.world_size.to_string()),
         ("LOCAL_WORLD_SIZE", plan.nproc_per_node.to_string()),
-        ("GROUP_RANK", node_rank.to_string()),
+        ("GROUP_RANK", seat.to_string()),
         ("GROUP_WORLD_SIZE", nnodes.to_string()),
         // Read by Lightning and composer.
-        ("NODE_RANK", node_rank.to_string()),
+        ("NODE_RANK", seat.to_string()),
         ("MASTER_ADDR", master_addr.clone()),
         ("MASTER_PORT", master_port.to_string()),
     ]

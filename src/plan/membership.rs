@@ -11,6 +11,7 @@ mod known;
 mod listed;
 mod master;
 mod nodes;
+mod spares;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -74,26 +75,29 @@ fn read(
     {
         return Ok(elastic);
     }
-    let (nnodes, node_rank) = match &task {
+    let (all, node_rank) = match &task {
         Some(task) => task.node(settings, contract, each, notes)?,
         None => {
-            let nnodes = nodes::nnodes(settings, contract, each, notes)?;
-            let rank = tasks::node_rank(settings, contract, &nnodes, notes)?;
-            (nnodes, rank)
+            let all = nodes::nnodes(settings, contract, each, notes)?;
+            let rank = tasks::node_rank(settings, contract, &all, notes)?;
+            (all, rank)
         }
     };
-    let members = task.as_ref().map_or(nnodes.value, |task| task.task.world);
+    let members = task.as_ref().map_or(all.value, |task| task.task.world);
     let at = (node_rank.value, members);
-    let master = master::master(settings, contract, &nnodes, at, notes)?;
+    let master = master::master(settings, contract, &all, at, notes)?;
     if task.is_none() {
-        tasks::refuse_unknown(contract, &nnodes, &node_rank)?;
+        tasks::refuse_unknown(contract, &all, &node_rank)?;
     }
-    let by_setting = nnodes.by == By::Setting && node_rank.by == By::Setting;
+    let by_setting = all.by == By::Setting && node_rank.by == By::Setting;
+    let nnodes = spares::seats(settings, &all, task.is_some(), notes)?;
     Ok(Membership {
         platform: if by_setting { "flags".to_owned() } else { platform(contract) },
-        nnodes: nnodes.value,
-        nnodes_by_world_size: nnodes.by == By::WorldSize,
+        nnodes,
+        nnodes_by_world_size: all.by == By::WorldSize,
+        spares: settings.spares.value,
         node_rank: node_rank.value,
+        seat: None,
         master_addr: master.addr,
         master_port: master.port,
         master_port_free: members == 1,
@@ -184,6 +188,20 @@ fn elastic(
     if least == 1 && standalone(contract).is_some() {
         return Ok(None);
     }
+    if settings.spares.value > 0 {
+        let source = &settings.spares.source;
+        return Err(refuse(
+            Id::MembershipSpares,
+            text!(
+                "{source} is for jobs whose number of nodes is fixed, but {claim} is an elastic job",
+                "{source} 用于节点数固定的任务，而 {claim} 是弹性任务"
+            ),
+            text!(
+                "fix the size with --nnodes N and --node-rank K, or leave {source} out",
+                "请用 --nnodes N 和 --node-rank K 固定规模，或去掉 {source}"
+            ),
+        ));
+    }
     if settings.rdzv.value == Rendezvous::Static && settings.rdzv.source != Source::Default {
         let source = &settings.rdzv.source;
         return Err(refuse(
@@ -213,7 +231,9 @@ fn elastic(
         platform: platform(contract),
         nnodes: most,
         nnodes_by_world_size: false,
+        spares: 0,
         node_rank: 0,
+        seat: None,
         master_addr: master.addr,
         master_port: master.port,
         master_port_free: false,

@@ -57,7 +57,10 @@ pub(super) fn plan_with(
     }
     note_platform(settings, facts, notes);
     let contract = &facts.contract;
-    let member = membership(settings, contract, &facts.gpus, notes)?;
+    let mut member = membership(settings, contract, &facts.gpus, notes)?;
+    if let Scope::Agreed { seat, .. } = scope {
+        member.seat = seat;
+    }
     let mut asked = asked_nproc(settings, contract)?;
     if let Some(task) = &member.task {
         asked = of_tasks(&asked, task)?;
@@ -152,7 +155,7 @@ pub(super) fn plan_for(
     let resume = resume::choose(settings, facts, &membership, scope, notes)?;
     let selected =
         placeholders::select(&settings.selects, nodes, capacity.most, world, &arguments, notes)?;
-    let placeholders = values(membership.node_rank, problem.nnodes, sizes, selected);
+    let placeholders = values(membership.seat(), problem.nnodes, sizes, selected);
     let names = placeholders.keys().map(String::as_str);
     notes.warnings.extend(placeholders::unknown_in(&arguments, names));
     let program = placeholders::replace_in_program(&program, &placeholders);

@@ -85,14 +85,14 @@ impl Plan {
         self.engine_cli.as_ref().map_or(otherwise, |cli| cli.knows(flag))
     }
 
-    /// The ranks of a member of the job, first and last. None if its engine numbers them anew at each start, so that
+    /// The ranks of a place of the job ([`Membership::place`]), first and last. None if its engine numbers them anew at each start, so that
     /// nobody knows them before.
-    pub fn ranks_of(&self, member: u32) -> Option<(u32, u32)> {
+    pub fn ranks_of(&self, place: u32) -> Option<(u32, u32)> {
         if self.membership.task.is_some() {
-            return Some((member, member));
+            return Some((place, place));
         }
         let by_c10d = self.rdzv == Rendezvous::C10d && self.engine.row().has_c10d;
-        let first = member.checked_mul(self.nproc_per_node)?;
+        let first = place.checked_mul(self.nproc_per_node)?;
         let last = first.checked_add(self.nproc_per_node.checked_sub(1)?)?;
         (!by_c10d && self.membership.elastic.is_none()).then_some((first, last))
     }
@@ -131,7 +131,14 @@ pub struct Membership {
     /// Only WORLD_SIZE gave the number of nodes, and it counts processes on some platforms.
     #[serde(skip)]
     pub nnodes_by_world_size: bool,
+    /// Nodes that may come beside those with a seat.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spares: u32,
+    /// Identifies the node, from 0 to `nnodes + spares - 1`.
     pub node_rank: u32,
+    /// The place of this node among those that run; None: its node rank is its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seat: Option<u32>,
     pub master_addr: String,
     pub master_port: u16,
     /// Single node: another free port may be taken at launch.
@@ -155,10 +162,25 @@ pub struct Task {
     pub source: String,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 impl Membership {
-    /// Number of launchers that agree on one plan: one per node, or each task.
+    /// Number of launchers that start ranks: one per node, or each task.
     pub fn members(&self) -> u32 {
         self.task.as_ref().map_or(self.nnodes, |task| task.world)
+    }
+
+    /// The node rank that the ranks see. The plan of a node without a seat is that of the last seat.
+    pub fn seat(&self) -> u32 {
+        self.seat.unwrap_or_else(|| self.node_rank.min(self.nnodes.saturating_sub(1)))
+    }
+
+    /// The place of this launcher among those that start ranks.
+    pub fn place(&self) -> u32 {
+        self.task.as_ref().map_or_else(|| self.seat(), |task| task.rank.0)
     }
 
     /// The number of this launcher among these members.
@@ -274,6 +296,8 @@ pub enum Scope {
         /// Processes of each node.
         nproc: u32,
         heads: Option<u32>,
+        /// The seat of this node; None: its node rank.
+        seat: Option<u32>,
     },
 }
 

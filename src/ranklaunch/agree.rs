@@ -5,39 +5,46 @@
 //! node of a job, each node plans by itself and waits for the master, unless `--muster required`
 //! forbids that. Gives the launch, with the run id that names the log folder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use super::conductor::Start;
+use super::conductor::{Met, Start};
 use super::context::Context;
 use super::job_session::JobSession;
+use super::job_verdict::judged;
 use super::muster_config::{
     config, is_wanted, misplaced, not_encrypted, own_port, prove_route, summary, wait_for_master,
 };
 use super::own_plan::OwnPlan;
-use super::restart::{NextAttempt, Restarts};
+use super::restart::{FailedAttempt, NextAttempt, Restarts};
 use super::stale::Duty;
 use super::{collect, notify_peers};
 use linux::pace::clock;
 use linux::random;
 use muster::{
-    Accepted, Again, Agreement, Assembly, Config, Difference, Joined, MemberKind, NodeSummary,
-    Settled, StoreMark,
+    Accepted, Again, Agreement, Assembly, Cause, Config, Difference, Gathered, Joined, MemberKind,
+    NodeSummary, Seating, Settled, StoreMark, Unparked,
 };
 use node::observe::Facts;
 use plan::{Plan, Resume, RunIdentity, Scope};
 use preflight::decide::{Stage, decide};
 use preflight::prepare;
+use report::Ending;
 use settings::contract::{Contract, Field};
 use settings::{Need, Settings, StaleMode};
 use text::lang::{Text, cause};
 use text::ranges::listed;
 use text::text;
+use verdict::outcome::{Outcome, StopReason};
 use verdict::{Id, Refusal, Warning, by_importance};
+
+/// A node without a seat that lost its connection waits so long for node 0.
+const NODE_0_RETURNS: Duration = Duration::from_secs(60);
 
 /// The launch that this node starts after stale processes are cleared.
 pub(super) struct Agreed {
@@ -54,6 +61,10 @@ pub(super) struct Agreed {
     pub(super) executable: PathBuf,
     /// The stale processes to end now.
     pub(super) duty: Option<Duty>,
+    /// The node of each seat; empty: each node has the seat of its number.
+    pub(super) seats: Vec<u32>,
+    /// What the next attempt has to know of the seats of this one.
+    pub(super) seating: Seating,
 }
 
 impl Agreed {
@@ -63,8 +74,21 @@ impl Agreed {
         if self.plan.membership.members() == 1 {
             return Start::Run(Agreed { attempt, ..self });
         }
-        let Agreed { identity, restarts, .. } = self;
-        Start::Observe(Some(NextAttempt { attempt, identity, restarts, tally: again.tally }))
+        let Agreed { identity, restarts, seating, .. } = self;
+        let (identity, tally) = (Some(identity), again.tally);
+        Start::Observe(Some(NextAttempt { attempt, identity, restarts, tally, seating }))
+    }
+
+    /// The first failure of this attempt is known.
+    pub(super) fn failed(&mut self, cause: &Cause) {
+        let Seating { returning, lost, avoided, .. } = &mut self.seating;
+        if FailedAttempt::from(cause).calls_for_another_node() {
+            avoided.insert(cause.node);
+        }
+        if cause.loss.is_some() {
+            lost.insert(cause.node);
+            returning.remove(&cause.node);
+        }
     }
 
     /// A single node takes a port that is free now; several nodes use the agreed port.
@@ -73,17 +97,22 @@ impl Agreed {
         if !member.master_port_free {
             return Ok(member.master_port);
         }
-        let loopback = IpAddr::from([127, 0, 0, 1]);
-        let address = member.master_addr.parse().unwrap_or(loopback);
-        prepare::free_port(address).or_else(|_| prepare::free_port(loopback)).map_err(|error| {
-            let Text { en, zh } = cause(&error);
-            Refusal::new(
-                Id::PortNone,
-                text!("no free port on this node: {en}", "本节点没有空闲端口：{zh}"),
-                text!("name one with --master-port", "请用 --master-port 指定端口"),
-            )
-        })
+        free_port(&member.master_addr)
     }
+}
+
+/// A port that is free on this node, at the address of the master if this node has it.
+fn free_port(master: &str) -> Result<u16, Refusal> {
+    let loopback = IpAddr::from([127, 0, 0, 1]);
+    let address = master.parse().unwrap_or(loopback);
+    prepare::free_port(address).or_else(|_| prepare::free_port(loopback)).map_err(|error| {
+        let Text { en, zh } = cause(&error);
+        Refusal::new(
+            Id::PortNone,
+            text!("no free port on this node: {en}", "本节点没有空闲端口：{zh}"),
+            text!("name one with --master-port", "请用 --master-port 指定端口"),
+        )
+    })
 }
 
 /// The plan of all nodes, or of this node alone.
@@ -95,6 +124,16 @@ struct Shared {
     restarts: Restarts,
     /// The warnings that node 0 prints, on other nodes.
     said: Vec<u64>,
+    seats: Vec<u32>,
+}
+
+/// What comes of the muster.
+enum Mustered {
+    Shared(Box<Shared>),
+    /// This node continues by itself, because the job has one node or a node has no muster.
+    Alone,
+    Again(NextAttempt),
+    Over(Ending),
 }
 
 /// The plan of all nodes, or this node's own without a muster.
@@ -106,49 +145,73 @@ pub(super) async fn agree(
     mut facts: Facts,
     mut own: OwnPlan,
     next: Option<&NextAttempt>,
-) -> Result<Agreed, Refusal> {
+) -> Result<Met<Agreed, NextAttempt>, Refusal> {
     if let Some(saves) = &context.saves {
         saves.of_job(facts.contract.first(Field::JobId).map(|claim| claim.value.trim()));
         saves.observed(facts.checkpoints.as_ref());
     }
     let held = hold_muster(context, &mut facts, &own, next).await;
     let said: &[u64] = match &held {
-        Ok(Some(shared)) => &shared.said,
+        Ok(Mustered::Shared(shared)) => &shared.said,
         _ => &[],
     };
     own.unsaid.retain(|warning| !said.contains(&warning.key()));
     context.warn_of_plan(&own.unsaid);
     let shared = match held? {
-        Some(shared) => shared,
-        None => {
+        Mustered::Shared(shared) => *shared,
+        Mustered::Alone => {
             let attempt = next.map_or(0, |next| next.attempt);
             plan_alone(context, &mut facts, &mut own, attempt).await?
         }
+        Mustered::Again(next) => return Ok(Met::Again(next)),
+        Mustered::Over(ending) => return Ok(Met::Over(ending)),
     };
-    let Shared { plan, identity, session, attempt, restarts, said: _ } = shared;
+    let Shared { plan, identity, session, attempt, restarts, said: _, seats } = shared;
     let OwnPlan { interactive, executable, duty, .. } = own;
-    Ok(Agreed { plan, identity, session, attempt, restarts, interactive, executable, duty })
+    let seating = seating_after(&plan, &seats, next);
+    Ok(Met::Agreed(Agreed {
+        plan,
+        identity,
+        session,
+        attempt,
+        restarts,
+        interactive,
+        executable,
+        duty,
+        seats,
+        seating,
+    }))
 }
 
-/// None if this node continues by itself, because the job has one node or a node has no muster.
+/// What the next attempt has to know of the seats of this one, as long as no node fails.
+fn seating_after(plan: &Plan, seats: &[u32], next: Option<&NextAttempt>) -> Seating {
+    let avoided = next.map(|next| next.seating.avoided.clone()).unwrap_or_default();
+    let spares = plan.membership.spares;
+    let held = (!seats.is_empty()).then(|| plan.membership.seat());
+    let returning = seats.iter().copied().collect();
+    Seating { spares, held, returning, lost: BTreeSet::new(), avoided }
+}
+
 #[tracing::instrument(name = "muster", skip_all)]
 async fn hold_muster(
     context: &Context,
     facts: &mut Facts,
     own: &OwnPlan,
     next: Option<&NextAttempt>,
-) -> Result<Option<Shared>, Refusal> {
+) -> Result<Mustered, Refusal> {
     let plan = &own.plan;
     let member = &plan.membership;
     if !context.host.is_live() || !is_wanted(&context.settings, member)? {
-        return Ok(None);
+        return Ok(Mustered::Alone);
     }
     let (settings, contract) = (&context.settings, &facts.contract);
     let config = config(&context.host, settings, contract, member, next.is_none())?;
-    let config = Config { pace: context.wait_pace(), live: context.live(), ..config };
+    let seating = next.map_or_else(|| config.seating.clone(), |next| next.seating.clone());
+    let (pace, live, held) = (context.wait_pace(), context.live(), seating.held);
+    let config = Config { pace, live, seating, ..config };
     let attempt = next.map_or(0, |next| next.attempt);
     let tally = next.map(|next| next.tally).unwrap_or_default();
-    let summary = NodeSummary { attempt, tally, ..summary(&context.settings, facts, plan)? };
+    let summary = NodeSummary { attempt, tally, held, ..summary(&context.settings, facts, plan)? };
     let speaks = member.acts_for_node();
     if config.secret.is_none() && next.is_none() && member.is_master() {
         context.say(&not_encrypted());
@@ -186,10 +249,10 @@ async fn lead(
     config: &Config,
     own: NodeSummary,
     next: Option<&NextAttempt>,
-) -> Result<Option<Shared>, Refusal> {
+) -> Result<Mustered, Refusal> {
     let restarts = next.map_or_else(|| context.restarts(), |next| next.restarts.clone());
-    let identity = match next {
-        Some(next) => next.identity.clone(),
+    let identity = match next.and_then(|next| next.identity.clone()) {
+        Some(identity) => identity,
         None => run_identity(plan, &facts.contract)?,
     };
     let mut say = |line: Text| context.say(&line);
@@ -198,16 +261,20 @@ async fn lead(
             Assembly::All(gathered) => gathered,
             Assembly::Alone(why) => {
                 context.say(&why);
-                return Ok(None);
+                return Ok(Mustered::Alone);
             }
         };
         let differences = gathered.differences.clone();
         let same = same_elsewhere(&plan.warnings, &gathered.summaries);
         let (fewest, heads) = (gathered.fewest(), gathered.heads());
         let planned = plan_for_all(&context.settings, facts, &differences, fewest, heads);
-        let planned = planned.and_then(|plan| {
+        let planned = planned.and_then(|mut plan| {
             let resume = gathered.checkpoint(&plan)?;
             required(&context.settings, resume)?;
+            if config.seating.spares > 0 && plan.membership.master_port == config.port {
+                // Nodes that come while the job runs find the muster where they look for it.
+                plan.membership.master_port = free_port(&plan.membership.master_addr)?;
+            }
             Ok((plan, resume))
         });
         let (plan, resume) = match planned {
@@ -226,7 +293,9 @@ async fn lead(
                 "其他节点已进行到第 {attempt} 次尝试：任务的重启次数由此继续计算"
             ));
         }
-        let agreement = Agreement { resume, ..proposal(&plan, &identity, attempt) };
+        let seats = gathered.seats.clone();
+        let seating = seating(&gathered);
+        let agreement = Agreement { resume, seats, ..proposal(&plan, &identity, attempt) };
         match gathered.agree(agreement.clone(), restarts.decide(), &mut say).await? {
             Settled::Session(session) => {
                 // The mark is kept in torch's store, which engine `command` may not have.
@@ -239,7 +308,8 @@ async fn lead(
                 if next.is_none() {
                     same.iter().for_each(|line| context.say(line));
                 }
-                return Ok(Some(shared));
+                seating.iter().for_each(|line| context.say(line));
+                return Ok(Mustered::Shared(Box::new(shared)));
             }
             Settled::Lost(why) => context.say(&why),
         }
@@ -252,17 +322,45 @@ async fn follow(
     facts: &mut Facts,
     config: &Config,
     own: &NodeSummary,
-) -> Result<Option<Shared>, Refusal> {
+) -> Result<Mustered, Refusal> {
     let last = collect::last_resort(context.settings.probe.value);
     let mut say = |line: Text| context.say(&line);
+    let mut config = config.clone();
+    let mut lost: Option<Ending> = None;
     loop {
-        let offer = match muster::join(&context.host, config, own, Some(&last), &mut say).await? {
+        let joined = muster::join(&context.host, &config, own, Some(&last), &mut say).await;
+        let joined = match (joined, lost.take()) {
+            // Node 0 did not come back.
+            (Err(_), Some(lost)) => return Ok(Mustered::Over(lost)),
+            (joined, _) => joined?,
+        };
+        let offer = match joined {
             Joined::Offer(offer) => offer,
             // Node 0 asks only the nodes of `check` to measure.
             Joined::Measure(_) => continue,
             Joined::Alone(why) => {
                 context.say(&why);
-                return Ok(None);
+                return Ok(Mustered::Alone);
+            }
+            Joined::Parked(parked) => {
+                context.say(&parks(&config));
+                match parked.wait().await {
+                    Unparked::AllDone => return Ok(Mustered::Over(Ending::not_needed())),
+                    Unparked::Verdict { again: Some(again), .. } => {
+                        return Ok(Mustered::Again(unseated(again, &config)));
+                    }
+                    Unparked::Verdict { cause, again } => {
+                        return Ok(Mustered::Over(of_others(&config, *cause, again)));
+                    }
+                    Unparked::Lost(loss) => {
+                        config.wait_timeout = config.wait_timeout.min(NODE_0_RETURNS);
+                        let (host, silence) = (&config.master_addr, config.peer_timeout);
+                        let now = muster::now();
+                        let cause = Cause::lost((0, None), host, loss, None, silence, now);
+                        lost = Some(of_others(&config, cause, None));
+                        continue;
+                    }
+                }
             }
         };
         // The connection proves which of our addresses talks to node 0.
@@ -271,7 +369,7 @@ async fn follow(
         }
         let (agreement, differences) = (offer.agreement.clone(), offer.differences.clone());
         let said = offer.said.clone();
-        let planned = plan_as_agreed(&context.settings, facts, &agreement);
+        let planned = plan_as_agreed(&context.settings, facts, &agreement, config.node);
         // The setting may be that of this node only.
         let planned = planned.and_then(|plan| {
             required(&context.settings, agreement.resume)?;
@@ -290,11 +388,11 @@ async fn follow(
                 let session = JobSession::new(session, own, None);
                 let none = Restarts::none();
                 let shared = agreed(context, facts, plan, &agreement, &differences, session, none);
-                return Ok(Some(Shared { said, ..shared }));
+                return Ok(Mustered::Shared(Box::new(Shared { said, ..shared })));
             }
             Accepted::Alone(why) => {
                 context.say(&why);
-                return Ok(None);
+                return Ok(Mustered::Alone);
             }
             Accepted::Lost => context.say(&text!(
                 "the connection to node 0 was lost during the agreement; joining again",
@@ -302,6 +400,50 @@ async fn follow(
             )),
         }
     }
+}
+
+/// A node without a seat may still get one in the next attempt.
+fn unseated(again: Again, config: &Config) -> NextAttempt {
+    let seating = Seating { spares: config.seating.spares, ..Seating::default() };
+    let Again { attempt, tally, .. } = again;
+    NextAttempt { attempt, identity: None, restarts: Restarts::none(), tally, seating }
+}
+
+/// The end of a node without a seat when the job failed elsewhere.
+fn of_others(config: &Config, cause: Cause, again: Option<Again>) -> Ending {
+    let stop = Some(StopReason::OtherNode);
+    let own = Ending::of(&Outcome { stop, ..Outcome::default() });
+    judged(config.node, None, own, Some(&(cause, again))).ending
+}
+
+/// This node waits for a seat.
+fn parks(config: &Config) -> Text {
+    let (node, seats) = (config.node, config.nnodes);
+    text!(
+        "node {node} is a spare: all {seats} seats are taken, and it waits for one that becomes free",
+        "节点 {node} 为备用节点：{seats} 个席位已满，等待空出的席位"
+    )
+}
+
+/// The lines about the seats of a job with spares.
+fn seating(gathered: &Gathered) -> Vec<Text> {
+    let moved = (0..).zip(&gathered.seats).filter(|(seat, node)| seat != *node);
+    let mut lines: Vec<Text> = moved
+        .map(|(seat, node)| {
+            let summary = gathered.summaries.iter().find(|one| one.node == *node);
+            let host = summary.map_or("", |one| one.hostname.as_str());
+            text!(
+                "node {node} ({host}) has the seat of node {seat}",
+                "节点 {node}（{host}）占用节点 {seat} 的席位"
+            )
+        })
+        .collect();
+    if !gathered.parked.is_empty() {
+        let (count, list) = (gathered.parked.len(), listed(gathered.parked.iter().copied(), '–'));
+        let word = if count == 1 { "node" } else { "nodes" };
+        lines.push(text!("{word} {list}: spare, without a seat", "节点 {list}：备用，暂无席位"));
+    }
+    lines
 }
 
 fn agreed(
@@ -339,7 +481,8 @@ fn agreed(
         resume: resume(facts, agreement),
     };
     let (session, attempt) = (Some(Box::new(session)), agreement.attempt);
-    Shared { plan, identity, session, attempt, restarts, said: Vec::new() }
+    let seats = agreement.seats.clone();
+    Shared { plan, identity, session, attempt, restarts, said: Vec::new(), seats }
 }
 
 /// Refuses a start without a checkpoint where the settings require one.
@@ -465,6 +608,7 @@ pub(super) fn proposal(plan: &Plan, identity: &RunIdentity, attempt: u32) -> Agr
         timestamp: identity.timestamp.clone(),
         attempt,
         resume: None,
+        seats: Vec::new(),
     }
 }
 
@@ -473,6 +617,7 @@ pub(super) fn plan_as_agreed(
     settings: &Settings,
     facts: &Facts,
     agreement: &Agreement,
+    node: u32,
 ) -> Result<Plan, Refusal> {
     let fits = |plan: &Plan| {
         plan.ranks_here() == agreement.nproc
@@ -480,7 +625,8 @@ pub(super) fn plan_as_agreed(
             && plan.layout.ulysses_size == agreement.ulysses
             && plan.layout.ring_size == agreement.ring
     };
-    let scope = Scope::Agreed { nproc: agreement.nproc, heads: agreement.heads };
+    let seat = agreement.seat_of(node).filter(|_| !agreement.seats.is_empty());
+    let scope = Scope::Agreed { nproc: agreement.nproc, heads: agreement.heads, seat };
     let plan = decide(settings, facts, scope).plan(Stage::BeforeStart)?;
     if fits(&plan) {
         return Ok(plan);
@@ -545,7 +691,8 @@ async fn plan_alone(
     let identity = RunIdentity { resume, ..run_identity(&plan, &facts.contract)? };
     // Several nodes can be restarted only through the muster.
     let restarts = if alone { context.restarts() } else { Restarts::none() };
-    Ok(Shared { plan, identity, session: None, attempt, restarts, said: Vec::new() })
+    let (said, seats) = (Vec::new(), Vec::new());
+    Ok(Shared { plan, identity, session: None, attempt, restarts, said, seats })
 }
 
 /// `<job>-<UTC time>-<4 hex>`. Before the nodes agree on one, it is the same on all nodes only

@@ -125,7 +125,13 @@ pub(super) async fn run(
         Some(session) => {
             let (ending, lines) = (over.ending.clone(), lines.clone());
             let time_left = over.clock.left(EndStep::LastWords);
-            session.judge(&context.speaker(), guard.commands, ending, lines, time_left).await
+            let judged =
+                session.judge(&context.speaker(), guard.commands, ending, lines, time_left).await;
+            let cause = session.cause().cloned();
+            if let Some(cause) = cause {
+                ready.failed(&cause);
+            }
+            judged
         }
         // With a muster the nodes decide; a single node decides here.
         None => {
@@ -157,7 +163,7 @@ impl Attempt {
         let mut only_own = None;
         if let Some(saves) = &context.saves {
             let is_alone = member.members() == 1;
-            let ranks = ready.plan.ranks_of(member.member()).filter(|_| !is_alone);
+            let ranks = ready.plan.ranks_of(member.place()).filter(|_| !is_alone);
             let newest = saves.begin(ranks).await;
             // Several nodes have agreed on it.
             if ready.session.is_none() {
@@ -211,7 +217,7 @@ impl Attempt {
         context.run.goes_to(folder.as_ref());
         let lang = context.lang();
         let (run_id, shim) = (&identity.run_id, &ready.executable);
-        let mut event = files::planned(&plan, run_id, ready.attempt, lang, shim);
+        let mut event = files::planned(&plan, (run_id, ready.attempt, &ready.seats), lang, shim);
         if let Some(fields) = event.as_object_mut() {
             fields.insert("program".to_owned(), status_feed::program_name(&plan.program).into());
             fields.insert("profile".to_owned(), status_feed::profile_name(context).into());
@@ -494,6 +500,7 @@ impl Attempt {
             run_id: self.identity.run_id,
             attempt: self.number,
             node: self.plan.membership.node_rank,
+            seats: ready.seats.clone(),
             started: self.started,
             ended: SystemTime::now(),
             plan: report::plan_forms::json(&self.plan, lang, &ready.executable),

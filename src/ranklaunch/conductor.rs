@@ -45,9 +45,12 @@ pub(super) trait Phases {
         observed: Self::Observed,
         own: Self::OwnPlan,
         next: Option<Self::Next>,
-    ) -> Result<Self::Agreed, Refusal>;
+    ) -> Result<Met<Self::Agreed, Self::Next>, Refusal>;
 
     async fn clear(&self, agreed: &Self::Agreed) -> Result<Self::Cleared, Refusal>;
+
+    /// The job has ended without this node.
+    fn over(&self, ending: &Ending);
 
     /// A stop came while the nodes met or paused: the others must not wait for this one.
     async fn leave(&self, halt: Halt);
@@ -115,6 +118,15 @@ pub(super) struct Ended {
     pub(super) rest: Option<Rest>,
 }
 
+/// What comes of the wait for the other nodes.
+pub(super) enum Met<Agreed, Next> {
+    Agreed(Agreed),
+    /// This node had no seat, and all nodes meet again.
+    Again(Next),
+    /// This node had no seat, and the job has ended.
+    Over(Ending),
+}
+
 /// Runs attempts until one succeeds, is stopped, or no restart is left.
 pub(super) async fn conduct<P: Phases>(phases: &P) -> Ending {
     let (ending, clock) = attempts(phases).await;
@@ -165,7 +177,7 @@ async fn attempts<P: Phases>(phases: &P) -> (Ending, Option<Clock>) {
 /// it is known, and is set after the agreement.
 async fn prepare<P: Phases>(
     phases: &P,
-    next: Option<P::Next>,
+    mut next: Option<P::Next>,
     earlier: Option<&Earlier>,
     node: &mut Option<u32>,
 ) -> Result<P::Ready, Ending> {
@@ -177,12 +189,20 @@ async fn prepare<P: Phases>(
         phases.announce(&ending, node, None);
         ending
     };
-    let agreed = match phases.until_stop(agree(phases, next)).await {
-        Ok(Ok(agreed)) => agreed,
-        Ok(Err(refusal)) => return Err(early(Ok(refusal), *node)),
-        Err(halt) => {
-            phases.leave(halt).await;
-            return Err(early(Err(halt), *node));
+    let agreed = loop {
+        match phases.until_stop(agree(phases, next)).await {
+            Ok(Ok(Met::Agreed(agreed))) => break agreed,
+            Ok(Ok(Met::Again(again))) => next = Some(again),
+            Ok(Ok(Met::Over(ending))) => {
+                phases.over(&ending);
+                phases.announce(&ending, *node, None);
+                return Err(ending);
+            }
+            Ok(Err(refusal)) => return Err(early(Ok(refusal), *node)),
+            Err(halt) => {
+                phases.leave(halt).await;
+                return Err(early(Err(halt), *node));
+            }
         }
     };
     *node = Some(phases.node(&agreed));
@@ -196,7 +216,10 @@ async fn prepare<P: Phases>(
     Err(phases.share(agreed, ending).await)
 }
 
-async fn agree<P: Phases>(phases: &P, next: Option<P::Next>) -> Result<P::Agreed, Refusal> {
+async fn agree<P: Phases>(
+    phases: &P,
+    next: Option<P::Next>,
+) -> Result<Met<P::Agreed, P::Next>, Refusal> {
     let observed = phases.observe().await;
     match phases.plan(&observed, next.as_ref()).await {
         Ok(own) => phases.agree(observed, own, next).await,

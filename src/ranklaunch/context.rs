@@ -78,7 +78,11 @@ impl Context {
     /// The restart policy of this launch, for the node that decides.
     pub(super) fn restarts(&self) -> Restarts {
         let limits = Limits {
-            most: self.settings.max_restarts.value,
+            most: self.settings.restarts(),
+            cut_off: match self.settings.spares.value {
+                0 => Duration::ZERO,
+                _ => self.settings.grace.value.saturating_add(muster::PEER_TIMEOUT),
+            },
             without_progress: self.settings.max_restarts_without_progress.value,
         };
         let restarts = Restarts::new(limits, self.retry_rules.clone());

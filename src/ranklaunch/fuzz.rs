@@ -134,7 +134,7 @@ pub fn agreement(data: &[u8]) -> bool {
     );
     for (card, (settings, facts, is_honest)) in cards.iter().zip(&nodes) {
         assert!(nproc <= card.exact.unwrap_or(card.most), "{agreed:?} {card:?}");
-        let Ok(own) = plan_as_agreed(settings, facts, &agreed) else { continue };
+        let Ok(own) = plan_as_agreed(settings, facts, &agreed, card.node) else { continue };
         assert_eq!((own.nproc_per_node, own.world_size), (nproc, world), "{card:?}");
         let layout = &own.layout;
         assert_eq!((layout.ulysses_size, layout.ring_size), (ulysses, ring), "{card:?}");

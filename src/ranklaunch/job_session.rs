@@ -291,6 +291,11 @@ impl JobSession {
         None
     }
 
+    /// The first failure of the job, once it is known.
+    pub(super) fn cause(&self) -> Option<&Cause> {
+        self.verdict.as_ref().map(|(cause, _)| cause)
+    }
+
     /// Whether this is node 0.
     pub(super) fn leads(&self) -> bool {
         self.node == 0

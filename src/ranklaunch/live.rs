@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::agree::Agreed;
-use super::conductor::{Ended, Phases, Start};
+use super::conductor::{Ended, Met, Phases, Start};
 use super::context::{Clock, Context, GuardChannel, until_stop};
 use super::end::Rest;
 use super::job_verdict::{Earlier, unreplaced};
@@ -64,7 +64,7 @@ impl Phases for Live<'_> {
         self.context.notices.on_node(own.plan.membership.node_rank);
         warm::begin(self.context, facts, &own, self.dispositions);
         let attempt = next.map_or(0, |next| next.attempt);
-        let identity = next.map(|next| &next.identity);
+        let identity = next.and_then(|next| next.identity.as_ref());
         self.context.board.run(run_status(self.context, &own.plan, identity, attempt, None));
         Ok(own)
     }
@@ -84,15 +84,20 @@ impl Phases for Live<'_> {
         facts: Facts,
         own: OwnPlan,
         next: Option<NextAttempt>,
-    ) -> Result<Agreed, Refusal> {
+    ) -> Result<Met<Agreed, NextAttempt>, Refusal> {
         self.context.enter(Phase::Agreeing);
-        let agreed = agree::agree(self.context, facts, own, next.as_ref()).await;
+        let met = agree::agree(self.context, facts, own, next.as_ref()).await;
         self.context.console.status(None);
-        let agreed = agreed?;
-        let run =
-            run_status(self.context, &agreed.plan, Some(&agreed.identity), agreed.attempt, None);
-        self.context.board.run(run);
-        Ok(agreed)
+        let met = met?;
+        if let Met::Agreed(Agreed { plan, identity, attempt, .. }) = &met {
+            self.context.board.run(run_status(self.context, plan, Some(identity), *attempt, None));
+        }
+        Ok(met)
+    }
+
+    fn over(&self, ending: &Ending) {
+        let code = self.context.exit_code(ending);
+        self.end_early(ending, code, |lang| closing::ended_early(ending, code, lang));
     }
 
     async fn clear(&self, agreed: &Agreed) -> Result<Option<Plan>, Refusal> {
@@ -152,6 +157,13 @@ impl Phases for Live<'_> {
         self.context.enter(Phase::Pausing);
         let (seconds, attempt) = (again.pause.div_ceil(1000), again.attempt);
         self.say(&match start {
+            Start::Observe(_) if seconds == 0 => text!(
+                "all nodes start again: attempt {attempt}",
+                "所有节点重新启动：第 {attempt} 次尝试"
+            ),
+            Start::Run(_) if seconds == 0 => {
+                text!("starting again: attempt {attempt}", "重新启动：第 {attempt} 次尝试")
+            }
             Start::Observe(_) => text!(
                 "all nodes start again in {seconds} s: attempt {attempt}",
                 "所有节点将在 {seconds} 秒后重新启动：第 {attempt} 次尝试"

@@ -15,7 +15,7 @@ use super::context::Context;
 use linux::host::Host;
 use linux::pace::Pace;
 use muster::{
-    Config, MemberKind, Memory, NodeSummary, Purpose, Seat, Secret, Share, Tally, Without,
+    Config, MemberKind, Memory, NodeSummary, Purpose, Seat, Seating, Secret, Share, Tally, Without,
 };
 use node::observe::{self, Facts, Interface, Limits, RankFiles};
 use plan::{AskedNproc, Hardware, Membership, Plan};
@@ -123,6 +123,7 @@ pub(super) fn config(
         unit,
         node: member.member(),
         nnodes: member.members(),
+        seating: Seating { spares: member.spares, ..Seating::default() },
         hosts,
         job,
         master_addr: member.master_addr.clone(),
@@ -166,6 +167,8 @@ pub(super) fn summary(
     Ok(NodeSummary {
         node: plan.membership.member(),
         nnodes: plan.membership.members(),
+        spares: plan.membership.spares,
+        held: None,
         hostname: facts.hostname.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         engine: plan.engine,

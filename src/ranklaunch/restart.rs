@@ -14,6 +14,8 @@
 //! | certain, other-node | no: exit code 90 | |
 //! | certain, same-nodes | yes, unless three quick ends are equal | 1 s |
 //! | certain, wait | yes | 30 s |
+//! | a rank is killed by a signal, without a cause | yes | none, then as below |
+//! | a node is lost | yes | none if its agent died, else the time in which it stops its ranks, with spares |
 //! | likely, or none | by class and code, unless three quick ends are equal | 1 s, 2 s … 30 s |
 //!
 //! `--max-restarts` bounds all of them, counted anew when a checkpoint was saved. One policy serves single-node and multi-node jobs: with
@@ -25,7 +27,7 @@ use std::time::Duration;
 use super::notices::Notices;
 use super::open::{RetryRule, RetryRules};
 use super::saves::Saves;
-use muster::{Again, Cause, Decide, Tally};
+use muster::{Again, Cause, Decide, Loss, Seating, Tally};
 use plan::RunIdentity;
 use report::Ending;
 use text::lang::Text;
@@ -47,7 +49,9 @@ pub(super) struct FailedAttempt {
     class: Class,
     code: i32,
     /// A node is lost; another one may take its place.
-    node_lost: bool,
+    lost: Option<Loss>,
+    /// Another node waits for the seat of the one that failed.
+    another_waits: bool,
     /// Cause of the end according to the output of the ranks.
     cause: Option<Box<Why>>,
 }
@@ -56,15 +60,17 @@ impl From<&Ending> for FailedAttempt {
     fn from(ending: &Ending) -> FailedAttempt {
         let Ending { rank, class, code, .. } = *ending;
         let cause = ending.why.clone();
-        FailedAttempt { rank, id: ending.id, class, code, node_lost: false, cause }
+        let (lost, another_waits) = (None, false);
+        FailedAttempt { rank, id: ending.id, class, code, lost, another_waits, cause }
     }
 }
 
 impl From<&Cause> for FailedAttempt {
     fn from(cause: &Cause) -> FailedAttempt {
         let Cause { rank, class, code, .. } = *cause;
-        let (id, node_lost) = (cause.id, cause.loss.is_some());
-        FailedAttempt { rank, id, class, code, node_lost, cause: cause.why.clone() }
+        let (id, lost, another_waits) = (cause.id, cause.loss, false);
+        let cause = cause.why.clone();
+        FailedAttempt { rank, id, class, code, lost, another_waits, cause }
     }
 }
 
@@ -81,13 +87,18 @@ impl FailedAttempt {
     }
 
     fn ended_like(&self, other: &FailedAttempt) -> bool {
-        let of = |one: &FailedAttempt| (one.rank, one.id, one.class, one.code, one.node_lost);
+        let of = |one: &FailedAttempt| (one.rank, one.id, one.class, one.code, one.lost.is_some());
         of(self) == of(other) && self.name() == other.name()
     }
 
     /// Whether another attempt can succeed.
     pub(super) fn may_be_helped(&self) -> bool {
         self.asks_for().map_or_else(|| self.retry_helps(), |retry| retry != Retry::Never)
+    }
+
+    /// Whether the node that failed is no place for the next attempt.
+    pub(super) fn calls_for_another_node(&self) -> bool {
+        self.lost.is_some() || self.asks_for() == Some(Retry::OtherNode)
     }
 
     /// Whether another attempt can succeed, by what is known without a cause.
@@ -97,7 +108,7 @@ impl FailedAttempt {
             Class::Script => !matches!(self.code, 0 | 2 | 126 | 127) && self.id != Id::RankExec,
             // The engine would get the same request again, and its own files are the same.
             Class::Engine => self.id != Id::EngineRanks,
-            Class::Launcher => self.node_lost || self.code >= 128 || self.id == Id::Hang,
+            Class::Launcher => self.lost.is_some() || self.code >= 128 || self.id == Id::Hang,
             Class::Done | Class::Stopped => false,
         }
     }
@@ -110,6 +121,8 @@ pub(super) struct Limits {
     pub(super) most: u32,
     /// `--max-restarts-without-progress`; 0: none.
     pub(super) without_progress: u32,
+    /// The time in which a node that is cut off has ended its ranks; zero where no other node waits for its seat.
+    pub(super) cut_off: Duration,
 }
 
 /// Too many attempts in a row ended before a newer checkpoint was saved.
@@ -188,6 +201,7 @@ impl RestartPolicy {
                 "not started again: {name} would fail again the same way; --retry-on {name} starts anyway",
                 "不再重启：{name} 重启后结果相同；加上 --retry-on {name} 则仍会重启"
             )),
+            (None, Some(Retry::OtherNode)) if failure.another_waits => None,
             (None, Some(Retry::OtherNode)) => Some(text!(
                 "not started again: {name} needs another node; --retry-on {name} starts on the same nodes anyway",
                 "不再重启：{name} 需要换节点；加上 --retry-on {name} 则仍在原节点上重启"
@@ -217,6 +231,18 @@ impl RestartPolicy {
 
     /// The pause before the next attempt.
     fn pause(&self, failure: &FailedAttempt) -> Duration {
+        match failure.lost {
+            // Its processes have ended, and another node may be waiting.
+            Some(Loss::Died) => return Duration::ZERO,
+            // Silence proves no end: a node that was only cut off stops its ranks by then.
+            Some(Loss::Silent | Loss::Cut) => return self.limits.cut_off.max(SHORTEST_PAUSE),
+            None => {}
+        }
+        // A kill from outside says nothing about the next attempt, unless it comes again soon.
+        let is_killed = failure.id == Id::RankSignal && failure.cause.is_none();
+        if is_killed && self.quick.len() <= 1 {
+            return Duration::ZERO;
+        }
         match failure.asks_for() {
             Some(Retry::SameNodes) => SHORTEST_PAUSE,
             Some(Retry::Wait) => LONGEST_PAUSE,
@@ -358,8 +384,9 @@ impl Restarts {
     /// The decision function for the muster, which calls it once per attempt.
     pub(super) fn decide(&self) -> Decide {
         let restarts = self.clone();
-        Box::new(move |cause, lasted| {
-            restarts.after(&*cause, lasted).unwrap_or_else(|stuck| {
+        Box::new(move |cause, lasted, another_waits| {
+            let failure = FailedAttempt { another_waits, ..FailedAttempt::from(&*cause) };
+            restarts.after(failure, lasted).unwrap_or_else(|stuck| {
                 let (text, hint) = stuck.words(&cause.text);
                 let (id, class) = (Id::CheckpointStuck, Class::Launcher);
                 let code = Verdict::WithoutProgress.code();
@@ -373,9 +400,11 @@ impl Restarts {
 /// Data that an attempt of several nodes takes over from the previous attempt.
 pub(super) struct NextAttempt {
     pub(super) attempt: u32,
-    pub(super) identity: RunIdentity,
+    /// None: this node had no seat, and so no run.
+    pub(super) identity: Option<RunIdentity>,
     pub(super) restarts: Restarts,
     pub(super) tally: Tally,
+    pub(super) seating: Seating,
 }
 
 #[cfg(test)]

@@ -44,14 +44,9 @@ pub(super) fn local_ranks(plan: &Plan) -> u32 {
 
 /// The ranks that the engine is asked to start, to compare with the ranks that report.
 pub(super) fn planned_ranks(plan: &Plan) -> Planned {
-    let node_rank = plan.membership.node_rank;
+    let seat = plan.membership.seat();
     if plan.engine.runs_a_command() {
-        return Planned {
-            what: RankUnit::Command,
-            first: GlobalRank(node_rank),
-            local: 1,
-            world: None,
-        };
+        return Planned { what: RankUnit::Command, first: GlobalRank(seat), local: 1, world: None };
     }
     if let Some(task) = &plan.membership.task {
         let world = Some(task.world);
@@ -61,7 +56,7 @@ pub(super) fn planned_ranks(plan: &Plan) -> Planned {
     let fixed = plan.membership.elastic.is_none();
     Planned {
         what: RankUnit::Rank,
-        first: GlobalRank::first_of(node_rank, local),
+        first: GlobalRank::first_of(seat, local),
         local,
         world: fixed.then_some(plan.world_size),
     }
@@ -154,7 +149,7 @@ pub(super) fn launch(
         env,
         attempt: ready.attempt,
         restarts: match ready.session.is_some() || plan.membership.members() == 1 {
-            true => settings.max_restarts.value,
+            true => settings.restarts(),
             // Nothing could notify the other nodes of a restart.
             false => 0,
         },

@@ -39,6 +39,8 @@ pub struct RunRecord {
     pub attempt: u32,
     /// Rank of this node.
     pub node: u32,
+    /// The node of each seat; empty: each node has the seat of its number.
+    pub seats: Vec<u32>,
     pub started: SystemTime,
     pub ended: SystemTime,
     /// The plan as `plan --format json` shows it; null when there was none.
@@ -81,6 +83,7 @@ impl RunRecord {
             "schema": 1,
             "run_id": self.run_id,
             "attempt": self.attempt,
+            "seats": seats_json(&self.seats),
             "started": stamp(self.started),
             "ended": stamp(self.ended),
             "exit_code": self.exit_code,
@@ -99,6 +102,12 @@ impl RunRecord {
             "hang": self.hangs.iter().map(|one| one_language(one, lang)).collect::<Vec<_>>(),
         })
     }
+}
+
+/// None: each node has the seat of its number.
+fn seats_json(seats: &[u32]) -> Option<Vec<Value>> {
+    let of = |(seat, node): (u32, &u32)| json!({ "seat": seat, "node": node });
+    (!seats.is_empty()).then(|| (0..).zip(seats).map(of).collect())
 }
 
 fn notice_json(notice: &NoticeStatus, lang: Lang) -> Value {
@@ -274,7 +283,12 @@ pub fn checked(facts: &Facts, kernel: Option<&str>, checks: &[Check]) -> Value {
 }
 
 /// The plan that an attempt will start.
-pub fn planned(plan: &Plan, run_id: &str, attempt: u32, lang: Lang, shim: &Path) -> Value {
+pub fn planned(
+    plan: &Plan,
+    (run_id, attempt, seats): (&str, u32, &[u32]),
+    lang: Lang,
+    shim: &Path,
+) -> Value {
     let mut shown = both_languages(|lang| plan_forms::json(plan, lang, shim));
     if let Some(shown) = shown.as_object_mut() {
         // This is the same command as `argv`, and no reader of this event uses it.
@@ -289,6 +303,7 @@ pub fn planned(plan: &Plan, run_id: &str, attempt: u32, lang: Lang, shim: &Path)
         "node": member.node_rank,
         "task": member.task.as_ref().map(|task| task.local),
         "members": member.members(),
+        "seats": seats_json(seats),
         "lang": lang,
         "plan": shown,
     })

@@ -259,6 +259,7 @@ pub(super) fn defaults(host: &Host) -> Settings {
         warm: Sourced::default_value(Need::Off),
         hang_after: Sourced::default_value(Some(HANG_AFTER)),
         max_restarts_without_progress: Sourced::default_value(3),
+        spares: Sourced::default_value(0),
         notice_lead: Sourced::default_value(NOTICE_LEAD),
         ..Settings::default()
     }

@@ -271,6 +271,7 @@ pub(super) static TABLE: &[SettingRow] = &[
     row!("interactive", interactive, "job", Boolean, BOOLEAN, "true", set interactive = boolean),
 
     row!("nnodes", nnodes, "job", Number, POSITIVE, "2", some nnodes = nodes),
+    row!("spares", spares, "job", Number, WHOLE, "2", set spares = whole),
     row!("nodes", nodes, "job", Text, HOSTS, "host0,host1", some nodes = hosts),
     row!("node-rank", node_rank, "job", Number, WHOLE, "0", some node_rank = whole),
     row!("master-addr", master_addr, "job", Text, HOST, "172.31.0.80", some master_addr = host),

@@ -116,6 +116,8 @@ pub struct Settings {
     pub chdir: Option<Sourced<PathBuf>>,
 
     pub nnodes: Option<Sourced<u32>>,
+    /// Nodes that may come beside those with a seat.
+    pub spares: Sourced<u32>,
     /// The hosts of the job in the order of their node ranks, the same list on each.
     pub nodes: Option<Sourced<Vec<String>>>,
     pub node_rank: Option<Sourced<u32>>,
@@ -228,6 +230,14 @@ impl Settings {
     /// The row of the profile's `[platform]`.
     pub fn own_platform(&self) -> Option<&'static Platform> {
         self.platform.as_ref().map(|platform| platform.value)
+    }
+
+    /// How often the nodes start again: unless somebody set it, once for each spare, which would have no use otherwise.
+    pub fn restarts(&self) -> u32 {
+        match self.max_restarts.source {
+            Source::Default => self.max_restarts.value.max(self.spares.value),
+            _ => self.max_restarts.value,
+        }
     }
 
     /// Ranks on CPUs do not need the driver, whose answer takes half the time of a quick start.

@@ -30,8 +30,8 @@ pub struct RankId {
 
 impl GlobalRank {
     /// The first rank of a node if every node has `nproc` ranks.
-    pub fn first_of(node_rank: u32, nproc: u32) -> GlobalRank {
-        GlobalRank(node_rank.saturating_mul(nproc))
+    pub fn first_of(seat: u32, nproc: u32) -> GlobalRank {
+        GlobalRank(seat.saturating_mul(nproc))
     }
 
     /// The rank with the number `local` on a node whose first rank this is.

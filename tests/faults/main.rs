@@ -11,6 +11,7 @@ mod orphans;
 mod restart;
 mod resume;
 mod saves;
+mod spares;
 mod stale_processes;
 mod stop;
 mod torchrun;

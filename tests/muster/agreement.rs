@@ -91,7 +91,7 @@ fn each_node_plans_once_per_scope() {
         let ended = ended.expect_code(0);
         let after = match node {
             0 => "ForAll { fewest: 2, heads: None }",
-            _ => "Agreed { nproc: 2, heads: None }",
+            _ => "Agreed { nproc: 2, heads: None, seat: None }",
         };
         assert_eq!(scopes(&ended, node), ["Alone", after], "node {node}");
     }

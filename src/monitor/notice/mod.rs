@@ -348,7 +348,8 @@ fn of_file(file: &mut FileWatch) -> Heard {
 fn slurm_look(at: SystemTime, lead: Duration, now: SystemTime) -> Look {
     let left = at.duration_since(now).unwrap_or_default().saturating_sub(lead);
     // Never shorter than a look costs; after the notice nothing changes.
-    let pause = if left.is_zero() { CLOCK_PAUSE } else { left.clamp(SHORTEST_CLOCK_PAUSE, CLOCK_PAUSE) };
+    let pause =
+        if left.is_zero() { CLOCK_PAUSE } else { left.clamp(SHORTEST_CLOCK_PAUSE, CLOCK_PAUSE) };
     Look { heard: Heard::of(Some(answers::slurm_end(at))), pause }
 }
 

@@ -19,7 +19,8 @@ use crate::names::LastResort;
 use crate::net::{DialError, Dialer, Seen, Target, connect, jitter, second_port};
 use crate::protocol::handshake::{self, Rejection};
 use crate::protocol::{
-    Agreement, Channel, Difference, FromMember, FromNode0, LinkReport, Loss, NodeSummary,
+    Again, Agreement, Cause, Channel, Difference, FromMember, FromNode0, LinkReport, Loss,
+    NodeSummary,
 };
 use crate::session::{Config, Session};
 use linux::host::Host;
@@ -36,6 +37,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub enum Joined {
     Offer(Box<Offer>),
+    /// All seats are taken.
+    Parked(Box<Parked>),
     /// Node 0 requests a measurement of the links (`Purpose::Check`).
     Measure(Box<MeasureSession>),
     /// Node 0 runs without a muster, so this node continues by itself.
@@ -267,6 +270,10 @@ impl Search<'_> {
                     let session = MeasureSession { connection, hostname, token };
                     return Step::Joined(Joined::Measure(Box::new(session)));
                 }
+                Ok(FromNode0::Park) => {
+                    let connection = connection.started();
+                    return Step::Joined(Joined::Parked(Box::new(Parked { connection })));
+                }
                 Ok(FromNode0::Alone(text)) => return Step::Joined(Joined::Alone(text)),
                 Ok(FromNode0::Refuse(refusal)) => break refusal,
                 Ok(_) => {}
@@ -332,7 +339,8 @@ impl Offer {
     /// # Errors
     /// If another node cannot accept.
     pub async fn accept(self) -> Result<Accepted, Refusal> {
-        let Offer { mut connection, me, offset, resume, .. } = self;
+        let Offer { mut connection, me, offset, resume, agreement, .. } = self;
+        let nodes = agreement.nodes();
         connection.send(&FromMember::Accept).await;
         loop {
             match connection.next().await {
@@ -344,9 +352,9 @@ impl Offer {
             }
         }
         let connection = connection.started();
-        let (node, nnodes) = (connection.config.node, connection.config.nnodes);
+        let node = connection.config.node;
         let session =
-            Session::start(node, nnodes, |ends| run::run(connection, me, offset, resume, ends));
+            Session::start(node, nodes, |ends| run::run(connection, me, offset, resume, ends));
         Ok(Accepted::Session(session))
     }
 
@@ -354,6 +362,39 @@ impl Offer {
     pub async fn decline(mut self, refusal: &Refusal) {
         self.connection.send(&FromMember::Decline(refusal.clone())).await;
         self.connection.close().await;
+    }
+}
+
+/// A node without a seat.
+#[derive(Debug)]
+pub struct Parked {
+    connection: Connection,
+}
+
+/// What ends the wait of a node without a seat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unparked {
+    /// The ranks of all nodes succeeded.
+    AllDone,
+    /// The first failure of the attempt, and whether all nodes meet again: then a seat may be free.
+    Verdict { cause: Box<Cause>, again: Option<Again> },
+    /// The connection to node 0 ended.
+    Lost(Loss),
+}
+
+impl Parked {
+    /// Waits until a seat may be free or the job has ended.
+    pub async fn wait(mut self) -> Unparked {
+        loop {
+            match self.connection.next().await {
+                Ok(FromNode0::AllDone) => return Unparked::AllDone,
+                Ok(FromNode0::Verdict { cause, again }) => {
+                    return Unparked::Verdict { cause: Box::new(cause), again };
+                }
+                Ok(_) => {}
+                Err(lost) => return Unparked::Lost(lost.loss()),
+            }
+        }
     }
 }
 

@@ -274,6 +274,7 @@ mod tests {
 
     fn agreed(run_id: &str) -> FromNode0 {
         let agreement = Agreement {
+            seats: Vec::new(),
             resume: Some(u64::MAX),
             nnodes: 2,
             nproc: 5,

@@ -1,7 +1,9 @@
 //! The frames, one type per direction, with the key by which nodes recognise their job and the decisions of node 0 for
 //! all nodes: the plan of the job, and whether all start again.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -75,6 +77,8 @@ pub enum FromNode0 {
         resume: Option<ResumePoint>,
     },
     Go,
+    /// All seats are taken: the node waits until one is free, or the job has ended.
+    Park,
     Ping,
     /// A node failed: the ranks must stop, and the verdict follows.
     Stop,
@@ -182,6 +186,7 @@ impl Message for FromNode0 {
             }
             FromNode0::Welcome { .. }
             | FromNode0::Go
+            | FromNode0::Park
             | FromNode0::Ping
             | FromNode0::Stop
             | FromNode0::AllDone
@@ -228,6 +233,9 @@ pub struct Agreement {
     /// The newest checkpoint that all nodes see, by its digest.
     #[serde(default)]
     pub resume: Option<u64>,
+    /// The node of each seat; empty: each node has the seat of its number.
+    #[serde(default)]
+    pub seats: Vec<u32>,
 }
 
 impl Agreement {
@@ -237,6 +245,31 @@ impl Agreement {
             && RunId::is_sound(&self.timestamp)
             && self.nproc > 0
             && self.nnodes.checked_mul(self.nproc) == Some(self.world)
+            && self.seats_are_sound()
+    }
+
+    fn seats_are_sound(&self) -> bool {
+        let nodes: BTreeSet<u32> = self.seats.iter().copied().collect();
+        let is_of_all = |count: usize| u32::try_from(count) == Ok(self.nnodes);
+        self.seats.is_empty() || (is_of_all(self.seats.len()) && is_of_all(nodes.len()))
+    }
+
+    /// The seat of a node; None: it has none.
+    pub fn seat_of(&self, node: u32) -> Option<u32> {
+        if self.seats.is_empty() {
+            return (node < self.nnodes).then_some(node);
+        }
+        self.seats.iter().position(|one| *one == node).and_then(|seat| u32::try_from(seat).ok())
+    }
+
+    /// The nodes with a seat, in ascending order.
+    pub fn nodes(&self) -> Arc<[u32]> {
+        let mut nodes = self.seats.clone();
+        if nodes.is_empty() {
+            nodes = (0..self.nnodes).collect();
+        }
+        nodes.sort_unstable();
+        nodes.into()
     }
 }
 
@@ -252,9 +285,9 @@ pub struct Again {
     pub tally: Tally,
 }
 
-/// Node 0's restart policy: takes the first failure of an attempt and the duration of the attempt. It may give the job
-/// another verdict.
-pub type Decide = Box<dyn FnMut(&mut Cause, Duration) -> Option<Again> + Send>;
+/// Node 0's restart policy: takes the first failure of an attempt, the duration of the attempt, and whether a node waits
+/// for a seat. It may give the job another verdict.
+pub type Decide = Box<dyn FnMut(&mut Cause, Duration, bool) -> Option<Again> + Send>;
 
 /// The key of a job. It is never a secret, since greetings and the store of a running job contain it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -59,6 +59,12 @@ pub struct NodeSummary {
     /// A port on which no data is exchanged: while it is open, this node's agent lives.
     #[serde(default)]
     pub alive: Option<u16>,
+    /// Nodes that may come beside those with a seat.
+    #[serde(default)]
+    pub spares: u32,
+    /// The seat that the node had in the last attempt.
+    #[serde(default)]
+    pub held: Option<u32>,
     /// The attempt that this node has reached, so that a new node 0 continues the count.
     #[serde(default)]
     pub attempt: u32,

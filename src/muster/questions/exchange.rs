@@ -103,7 +103,7 @@ struct Held {
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     me: u32,
-    nodes: u32,
+    nodes: Arc<[u32]>,
     next_round: u64,
     rounds: BTreeMap<u64, Round>,
     /// Held answers by the node that fetches, its question and the node that answered.
@@ -121,7 +121,7 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    pub(crate) fn new(me: u32, nodes: u32) -> Exchange {
+    pub(crate) fn new(me: u32, nodes: Arc<[u32]>) -> Exchange {
         Exchange {
             me,
             nodes,
@@ -160,7 +160,8 @@ impl Exchange {
             let is_same = |standing: &&mut Standing| standing.is(question, every);
             if let Some(standing) = self.standing.as_mut().filter(is_same) {
                 if let Some(stands) = standing.looks(now) {
-                    let to = (1..self.nodes).filter(|node| is_there(*node)).collect();
+                    let others = self.nodes.iter().copied().filter(|node| *node != self.me);
+                    let to = others.filter(|node| is_there(*node)).collect();
                     let frame = QuestionFrame::ask(standing.id, stands, question, Some(every));
                     self.actions.push(Action::Send { to, frame });
                 }
@@ -188,7 +189,7 @@ impl Exchange {
         };
         let Some(why) = refused else { return Some(reply) };
         // A receiver that is gone no longer waits.
-        (0..self.nodes).for_each(|node| drop(reply.send((node, Err(why)))));
+        self.nodes.iter().for_each(|node| drop(reply.send((*node, Err(why)))));
         None
     }
 
@@ -330,7 +331,7 @@ impl Exchange {
         };
         // The asking node gets its own answer by itself.
         let is_asked = |node: &u32| Some(*node) != asking && !known.contains(node);
-        let all = (0..self.nodes).filter(is_asked);
+        let all = self.nodes.iter().copied().filter(is_asked);
         let open: BTreeMap<u32, Progress> = all.map(|node| (node, Progress::Asked)).collect();
         let others = open.keys().copied().filter(|node| *node != self.me);
         let (there, gone): (Vec<u32>, Vec<u32>) =
@@ -368,7 +369,8 @@ impl Exchange {
             return;
         }
         if of_it.len() >= MOST_OF_ONE || self.rounds.len() >= MOST {
-            for node in (0..self.nodes).filter(|node| *node != from) {
+            let nodes = Arc::clone(&self.nodes);
+            for node in nodes.iter().copied().filter(|node| *node != from) {
                 self.send(from, QuestionFrame::None { id, node, why: NoAnswer::Busy });
             }
             return;

@@ -35,7 +35,7 @@ use standing::Room;
 #[derive(Clone)]
 pub struct Questions {
     node: u32,
-    nodes: u32,
+    nodes: Arc<[u32]>,
     local: Arc<LocalAnswers>,
     /// Channel to the session's task; None on a single node.
     session: Option<UnboundedSender<Event>>,
@@ -53,16 +53,17 @@ impl fmt::Debug for Questions {
 impl Questions {
     /// A handle for a job without other nodes: only this node answers.
     pub fn alone(node: u32) -> Questions {
-        Questions { node, nodes: 1, local: Arc::new(LocalAnswers::new()), session: None }
+        let (nodes, local) = (Arc::from([node]), Arc::new(LocalAnswers::new()));
+        Questions { node, nodes, local, session: None }
     }
 
-    pub fn of(desk: &Desk, node: u32, nodes: u32) -> Questions {
+    pub fn of(desk: &Desk, node: u32, nodes: Arc<[u32]>) -> Questions {
         let (local, session) = (Arc::clone(&desk.local), Some(desk.sender.clone()));
         Questions { node, nodes, local, session }
     }
 
     pub fn nodes(&self) -> usize {
-        self.nodes as usize
+        self.nodes.len()
     }
 
     /// Sets the function that answers the questions of all nodes on this node. It runs in a thread of its own, at most
@@ -129,8 +130,7 @@ impl Questions {
                 drop(reply.send((node, answer.map(Packed::Plain))));
             }),
         }
-        let own = if self.session.is_some() { 0..self.nodes } else { node..node + 1 };
-        let mut missing: BTreeSet<u32> = own.collect();
+        let mut missing: BTreeSet<u32> = self.nodes.iter().copied().collect();
         let why = loop {
             if missing.is_empty() {
                 return;
@@ -175,7 +175,8 @@ pub struct Desk {
 }
 
 impl Desk {
-    pub fn new(node: u32, nodes: u32) -> Desk {
+    /// `nodes`: all nodes that start ranks, with this one, in ascending order.
+    pub fn new(node: u32, nodes: Arc<[u32]>) -> Desk {
         let (sender, events) = unbounded_channel();
         let local = Arc::new(LocalAnswers::new());
         Desk { exchange: Exchange::new(node, nodes), local, events, sender }

@@ -20,13 +20,17 @@ use super::registry::Registry;
 use crate::foreign::ForeignAction;
 use crate::keepalive::{Heartbeat, millis, now};
 use crate::protocol::{FromMember, FromNode0, NodeSummary, ResumePoint};
-use crate::session::Config;
+use crate::session::{Config, Seating};
 use text::lang::Text;
 use text::text;
 use verdict::Refusal;
 
 /// Time in which the earlier of two nodes with the same node rank must prove that it still runs.
 const CHALLENGE: Duration = Duration::from_secs(2);
+/// Once every seat could be taken, the time for which nodes are awaited that may still come.
+const LAST_CALL: Duration = Duration::from_secs(5);
+/// The same for nodes of the last attempt, beyond the grace period of their ranks.
+const RETURN: Duration = Duration::from_secs(30);
 /// Time limit for sending the last frames.
 const DRAIN: Duration = Duration::from_secs(3);
 
@@ -38,6 +42,8 @@ pub enum Change {
     Accepted(u32),
     /// An admitted node left.
     Left(u32),
+    /// A node cannot take part, and the others can do without it.
+    Declined(u32, Text),
     /// A node of the job runs torchrun without ranklaunch.
     Alone(Text),
 }
@@ -69,6 +75,8 @@ pub struct Admission {
     challenges: BTreeMap<u32, Challenge>,
     /// Address and time at which each node was last heard, including nodes that left.
     seen: BTreeMap<u32, (SocketAddr, Instant)>,
+    /// Since when every seat could be taken.
+    enough: Option<Instant>,
     rejected: Rejected,
     heartbeat: Heartbeat,
 }
@@ -77,7 +85,7 @@ impl Admission {
     /// # Errors
     /// If listening on the port fails.
     pub fn open(config: &Config, own: NodeSummary) -> Result<Admission, Refusal> {
-        let opened = Listener::open(config.port, config.nnodes, config.secret.clone());
+        let opened = Listener::open(config.port, config.all(), config.secret.clone());
         let (listener, events) = opened.map_err(|error| cannot_listen(config.port, &error))?;
         Ok(Admission {
             config: config.clone(),
@@ -89,13 +97,41 @@ impl Admission {
             summaries: BTreeMap::new(),
             challenges: BTreeMap::new(),
             seen: BTreeMap::new(),
+            enough: None,
             rejected: Rejected::new(config),
             heartbeat: Heartbeat::before_start(),
         })
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.challenges.is_empty() && self.summaries.len() == self.config.others()
+        self.challenges.is_empty() && self.complete_at().is_some_and(|at| at <= Instant::now())
+    }
+
+    /// The time from which nobody else is awaited; None: a seat would stay free.
+    fn complete_at(&self) -> Option<Instant> {
+        let Config { seating, grace, .. } = &self.config;
+        let Seating { spares, lost, returning, .. } = seating;
+        let enough = self.enough?;
+        if *spares == 0 {
+            return Some(enough);
+        }
+        let absent = |node: &u32| !self.summaries.contains_key(node);
+        let mut awaited =
+            (1..self.config.all()).filter(|node| absent(node) && !lost.contains(node));
+        let is_awaited = awaited.next().is_some();
+        let patience = match returning.iter().filter(|node| **node != 0).any(absent) {
+            true => RETURN.saturating_add(*grace),
+            false if is_awaited => LAST_CALL,
+            false => Duration::ZERO,
+        };
+        Some(enough + patience)
+    }
+
+    /// Follows a change of the nodes that are there.
+    fn recount(&mut self) {
+        let seats = usize::try_from(self.config.nnodes).unwrap_or(usize::MAX);
+        let is_enough = self.summaries.len() + 1 >= seats;
+        self.enough = is_enough.then(|| self.enough.unwrap_or_else(Instant::now));
     }
 
     /// All summaries received, in the order of the node rank.
@@ -109,11 +145,15 @@ impl Admission {
     /// If the job is impossible.
     pub async fn next(&mut self, say: Say<'_>) -> Result<Change, Refusal> {
         let due = self.challenges.values().map(|challenge| challenge.until).min();
+        let complete = self.complete_at().filter(|at| *at > Instant::now());
         tokio::select! {
             Some(event) = self.events.recv() => self.hear(event, say),
             late = self.heartbeat.due() => self.keep_alive(late),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                 self.end_challenges(say)
+            }
+            () = sleep_until(complete.unwrap_or_else(Instant::now)), if complete.is_some() => {
+                Ok(Change::None)
             }
         }
     }
@@ -157,6 +197,7 @@ impl Admission {
     fn remove(&mut self, node: u32) {
         self.registry.remove(node);
         self.summaries.remove(&node);
+        self.recount();
     }
 
     /// Handles a node that left; a new node that waits for its rank gets it.
@@ -196,7 +237,7 @@ impl Admission {
             refuse(wrong_purpose(self.config.purpose));
             return Ok(Change::None);
         }
-        if node == 0 || node >= theirs.nnodes {
+        if node == 0 || node >= theirs.nnodes.saturating_add(self.config.seating.spares) {
             let refusal = refuse(wrong_rank(&self.config, hello, from));
             self.rejected.name(from, refusal.text, refusal.hint, say);
             return Ok(Change::None);
@@ -228,14 +269,29 @@ impl Admission {
         }
         match frame {
             FromMember::Summary(summary) if summary.node == node => {
-                compare::check(&self.own, &summary)?;
-                compare::check_store(&self.own, &summary)?;
+                let fits = compare::check(&self.own, &summary)
+                    .and_then(|()| compare::check_store(&self.own, &summary));
+                if let Err(refusal) = fits {
+                    // A job that has run goes on without a newcomer that does not fit.
+                    if self.own.attempt > 0
+                        && self.config.seating.spares > 0
+                        && summary.held.is_none()
+                    {
+                        member.send(&FromNode0::Refuse(refusal));
+                        self.config.seating.lost.insert(node);
+                        self.remove(node);
+                        return Ok(Change::None);
+                    }
+                    return Err(refusal);
+                }
                 (member.seat, member.alive) = (summary.seat, summary.alive);
                 self.summaries.insert(node, summary);
+                self.recount();
             }
             FromMember::Accept => return Ok(Change::Accepted(node)),
             FromMember::Decline(refusal) => {
-                return Err(declined(self.config.unit, node, &member.hostname, &refusal));
+                let refusal = declined(self.config.unit, node, &member.hostname, &refusal);
+                return self.without(node, refusal);
             }
             FromMember::Heartbeat { memory } => member.note_memory(memory),
             // A pong only shows that the node lives, as every frame does. The remaining frames come only while the job
@@ -243,6 +299,19 @@ impl Admission {
             _ => {}
         }
         Ok(Change::None)
+    }
+
+    /// A node cannot take part: another one gets its seat, as long as there may be enough.
+    fn without(&mut self, node: u32, refusal: Refusal) -> Result<Change, Refusal> {
+        self.config.seating.lost.insert(node);
+        let lost = u32::try_from(self.config.seating.lost.len()).unwrap_or(u32::MAX);
+        let left = self.config.all().saturating_sub(lost);
+        if left < self.config.nnodes {
+            return Err(refusal);
+        }
+        self.config.seating.returning.remove(&node);
+        self.remove(node);
+        Ok(Change::Declined(node, refusal.text))
     }
 
     /// A node that did not answer in time loses its rank to the newcomer.
@@ -266,7 +335,7 @@ impl Admission {
     pub fn absence(&self) -> Absence<'_> {
         let config = &self.config;
         let is_absent = |node: &u32| !self.summaries.contains_key(node);
-        let absent: Vec<u32> = (1..config.nnodes).filter(is_absent).collect();
+        let absent: Vec<u32> = (1..config.all()).filter(is_absent).collect();
         let seen = absent.iter().find_map(|node| self.seen.get(node)).copied();
         let has_run = self.own.attempt > 0;
         Absence { config, absent, seen, rejected: &self.rejected, has_run }
@@ -281,7 +350,7 @@ impl Admission {
         if config.port != master_port {
             return Some(ResumePoint { port: config.port, token, hostname });
         }
-        let beside = self.listener.beside(config.nnodes, config.secret.clone()).ok()?;
+        let beside = self.listener.beside(config.all(), config.secret.clone()).ok()?;
         let port = self.beside.insert(beside).port;
         Some(ResumePoint { port, token, hostname })
     }

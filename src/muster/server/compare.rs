@@ -52,6 +52,20 @@ pub(crate) fn check(own: &NodeSummary, other: &NodeSummary) -> Result<(), Refusa
             ),
         );
     }
+    if own.spares != other.spares {
+        let (ours, theirs) = (own.spares, other.spares);
+        return refuse(
+            Id::MusterNnodes,
+            text!(
+                "{who} ({host}) counts {theirs} spares, but {first} counts {ours}",
+                "{who_zh}（{host}）认为有 {theirs} 个备用节点，而{first_zh} 认为有 {ours} 个"
+            ),
+            text!(
+                "give all nodes the same --spares and --nnodes",
+                "请为所有节点指定相同的 --spares 和 --nnodes"
+            ),
+        );
+    }
     if own.engine != other.engine {
         let (ours, theirs) = (name(&own.engine), name(&other.engine));
         return refuse(

@@ -33,7 +33,7 @@ type Direction = (u32, u32);
 impl Gathered {
     /// Lets all nodes measure the links between them, and sends them the report.
     pub async fn measure(self, own: MeasureEndpoint, mut target: MeasureTarget) -> LinkReport {
-        let Gathered { admission, summaries, differences } = self;
+        let Gathered { admission, summaries, differences, .. } = self;
         // No further node is expected, and other connections could disturb the measurement.
         let (config, summary, events, registry, _) = admission.start(None).await;
         // Without randomness only the secret, if there is one, keeps others out.

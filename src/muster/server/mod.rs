@@ -11,9 +11,11 @@ mod measure;
 mod refusals;
 mod registry;
 mod run;
+mod seating;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
@@ -51,8 +53,12 @@ pub enum Settled {
 #[derive(Debug)]
 pub struct Gathered {
     pub admission: Admission,
-    /// The summaries of all nodes, in the order of the node rank.
+    /// The node of each seat; empty: each node has the seat of its number.
+    pub seats: Vec<u32>,
+    /// The summaries of the nodes with a seat, in the order of the seats.
     pub summaries: Vec<NodeSummary>,
+    /// The nodes without a seat.
+    pub parked: Vec<u32>,
     pub differences: Vec<Difference>,
 }
 
@@ -67,7 +73,7 @@ pub async fn gather(
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Assembly, Refusal> {
     // The refusal applies even if the muster is optional, since the others would wait in vain.
-    if let Some(refusal) = too_few_files(config.nnodes, getrlimit(Resource::Nofile).current) {
+    if let Some(refusal) = too_few_files(config.all(), getrlimit(Resource::Nofile).current) {
         return Err(refusal);
     }
     let mut admission = Admission::open(config, own)?;
@@ -90,13 +96,22 @@ pub async fn gather(
             return Err(refusal);
         }
     }
-    let summaries = admission.summaries();
+    let there = admission.summaries();
+    let seats = match config.seating.spares {
+        0 => Vec::new(),
+        _ => seating::seats(config.nnodes, &there, &config.seating.avoided),
+    };
+    let (mut summaries, parked): (Vec<NodeSummary>, Vec<NodeSummary>) =
+        there.into_iter().partition(|one| seats.is_empty() || seats.contains(&one.node));
+    summaries.sort_by_key(|one| seats.iter().position(|node| *node == one.node));
+    let parked = parked.iter().map(|one| one.node).collect();
     if let Err(refusal) = compare::check_all(&summaries) {
         admission.refuse(&refusal).await;
         return Err(refusal);
     }
     let differences = compare::differences(&summaries);
-    Ok(Assembly::All(Box::new(Gathered { admission, summaries, differences })))
+    let gathered = Gathered { admission, seats, summaries, parked, differences };
+    Ok(Assembly::All(Box::new(gathered)))
 }
 
 /// Some: all nodes continue without a muster.
@@ -109,11 +124,11 @@ async fn wait_for_all(
     let mut lines = Lines::begin(config.pace);
     while !admission.is_complete() {
         tokio::select! {
-            change = admission.next(say) => {
-                if let Change::Alone(text) = change? {
-                    return Ok(Some(text));
-                }
-            }
+            change = admission.next(say) => match change? {
+                Change::Alone(text) => return Ok(Some(text)),
+                Change::Declined(_, why) => say(why),
+                _ => {}
+            },
             () = sleep_until(lines.due().min(end)) => {
                 if Instant::now() >= end {
                     admission.say_rejected(say);
@@ -147,7 +162,7 @@ impl Gathered {
     /// # Errors
     /// When only some nodes look for checkpoints.
     pub fn checkpoint(&self, plan: &Plan) -> Result<Option<u64>, Refusal> {
-        checkpoints::agreed(&self.summaries, &|member| plan.ranks_of(member))
+        checkpoints::agreed(&self.summaries, &|place| plan.ranks_of(place))
     }
 
     /// Sends all nodes the refusal.
@@ -165,15 +180,16 @@ impl Gathered {
         decide: Decide,
         say: &mut (dyn FnMut(Text) + Send),
     ) -> Result<Settled, Refusal> {
-        let Gathered { mut admission, summaries, differences } = self;
+        let Gathered { mut admission, seats: _, summaries, parked, differences } = self;
         let point = admission.resume_point(agreement.master_port);
+        let nodes = agreement.nodes();
         let accepted = match compare::check_exact(&summaries, agreement.nproc) {
             Ok(()) => {
                 let said = admission.own.warnings.clone();
                 let resume = point.clone();
                 let agreed = FromNode0::Agreed { agreement, differences, said, resume };
-                admission.registry.broadcast(&agreed);
-                wait_for_accepts(&mut admission, say).await
+                admission.registry.broadcast_to(&nodes, &agreed);
+                wait_for_accepts(&mut admission, &nodes, say).await
             }
             Err(refusal) => Err(refusal),
         };
@@ -195,23 +211,33 @@ impl Gathered {
         admission.say_rejected(say);
         // The port is freed before the start is sent, since torch's store binds the port at once.
         let (config, own, events, registry, resume) = admission.start(point).await;
-        registry.broadcast(&FromNode0::Go);
-        let (hostname, nnodes) = (own.hostname, config.nnodes);
-        let job = run::Job { config, hostname, registry, resume, decide };
-        Ok(Settled::Session(Session::start(0, nnodes, |ends| run::run(job, events, ends))))
+        registry.broadcast_to(&nodes, &FromNode0::Go);
+        registry.broadcast_to(&parked, &FromNode0::Park);
+        let (hostname, running) = (own.hostname, Arc::clone(&nodes));
+        let job = run::Job { config, hostname, registry, running, resume, decide };
+        Ok(Settled::Session(Session::start(0, nodes, |ends| run::run(job, events, ends))))
     }
 }
 
 /// Some: a node left before all had accepted.
 async fn wait_for_accepts(
     admission: &mut Admission,
+    nodes: &[u32],
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Option<u32>, Refusal> {
-    let mut awaited: BTreeSet<u32> = admission.registry.nodes().collect();
+    let mut awaited: BTreeSet<u32> = nodes.iter().copied().filter(|node| *node != 0).collect();
     while !awaited.is_empty() {
         match admission.next(say).await? {
             Change::Accepted(node) => drop(awaited.remove(&node)),
-            Change::Left(node) => return Ok(Some(node)),
+            Change::Left(node) if nodes.contains(&node) => return Ok(Some(node)),
+            Change::Declined(node, why) => {
+                say(why);
+                if nodes.contains(&node) {
+                    return Ok(Some(node));
+                }
+            }
+            // A node without a seat came back or left.
+            Change::Left(_) => {}
             // All nodes have arrived, so a plain torchrun is not a node of this job.
             Change::None | Change::Alone(_) => {}
         }
@@ -230,7 +256,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// Notifies the nodes that arrive within a few seconds that node 0 cannot take part, and returns their number. If its
 /// port is taken, node 0 waits on the second port.
 pub async fn turn_away(config: &Config, hostname: &str, refusal: &Refusal) -> usize {
-    let open = |port| Listener::open(port, config.nnodes, config.secret.clone());
+    let open = |port| Listener::open(port, config.all(), config.secret.clone());
     // A muster of this process that was given up frees the port a moment later.
     let mut first = open(config.port);
     for _ in 0..FREED {

@@ -114,6 +114,14 @@ impl Registry {
         }
     }
 
+    /// Sends the frame to those of these nodes that are members.
+    pub(crate) fn broadcast_to(&self, nodes: &[u32], frame: &FromNode0) {
+        let bytes: Arc<[u8]> = channel::encode(frame).into();
+        for member in nodes.iter().filter_map(|node| self.members.get(node)) {
+            member.out.send_encoded(Arc::clone(&bytes));
+        }
+    }
+
     /// Sends a heartbeat to all members, `late` after it was due. Gives the nodes that have been silent for longer than
     /// `longest`.
     pub(crate) fn keep_alive(
@@ -193,6 +201,10 @@ impl Away {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.members.is_empty()
+    }
+
+    pub(crate) fn has(&self, node: u32) -> bool {
+        self.members.contains_key(&node)
     }
 
     /// Removes a member that has returned or is lost.

@@ -31,7 +31,10 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub(crate) struct Job {
     pub config: Config,
     pub hostname: String,
+    /// All that are connected; those that do not run wait for a seat.
     pub registry: Registry,
+    /// The nodes that start ranks, with this one.
+    pub running: Arc<[u32]>,
     pub resume: Option<Resume>,
     pub decide: Decide,
 }
@@ -69,7 +72,7 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
     let Ends { events, mut commands, desk } = ends;
     job.registry.forget_silence();
     let mut heartbeat = Heartbeat::every(job.config.heartbeat());
-    let running = std::iter::once(0).chain(job.registry.nodes()).collect();
+    let running = job.running.iter().copied().collect();
     let (began, phase, mut away) = (Instant::now(), RunPhase::Running, Away::default());
     away.reach(&job.registry);
     let (silent, pause) = (Vec::new(), Pause::none());
@@ -149,7 +152,11 @@ impl Run {
         let node = arrival.hello.node;
         let token = self.job.resume.as_ref().map(|resume| &resume.token);
         let is_ours = token.is_some() && token == arrival.hello.resume.as_ref();
-        if !is_ours || node == 0 || node >= self.job.config.nnodes {
+        if node == 0 || node >= self.job.config.all() {
+            return;
+        }
+        if !is_ours {
+            self.park(arrival);
             return;
         }
         tracing::warn!(node, "the connection of the node was cut, and is there again");
@@ -163,6 +170,29 @@ impl Run {
             RunPhase::Failing { .. } => member.send(&FromNode0::Stop),
             RunPhase::Done(verdict) => member.send(verdict),
         }
+    }
+
+    /// A node that comes while the job runs waits for a seat, if the job has spares.
+    fn park(&mut self, arrival: Arrival) {
+        let (config, hello) = (&self.job.config, &arrival.hello);
+        let node = hello.node;
+        let is_known = self.job.registry.get(node).is_some() || self.away.has(node);
+        let is_of_job = hello.resume.is_none()
+            && hello.purpose == config.purpose
+            && !config.key().is_of_other_job(&hello.key)
+            && hello.key.nnodes == config.nnodes;
+        if config.seating.spares == 0
+            || is_known
+            || !is_of_job
+            || !matches!(self.phase, RunPhase::Running)
+        {
+            return;
+        }
+        tracing::info!(node, "a node came and waits for a seat");
+        self.job.registry.insert(arrival);
+        let Some(member) = self.job.registry.get(node) else { return };
+        member.send(&FromNode0::Welcome { at: now(), wall: millis(SystemTime::now()) });
+        member.send(&FromNode0::Park);
     }
 
     /// The connection of a node was closed.
@@ -269,7 +299,8 @@ impl Run {
     fn decide(&mut self) {
         let RunPhase::Failing { failures, .. } = &self.phase else { return };
         let Some(mut cause) = first(failures).cloned() else { return };
-        let again = (self.job.decide)(&mut cause, self.began.elapsed());
+        let waits = self.job.registry.nodes().any(|node| !self.job.running.contains(&node));
+        let again = (self.job.decide)(&mut cause, self.began.elapsed(), waits);
         let verdict = FromNode0::Verdict { cause: cause.clone(), again };
         self.silent.drain(..).for_each(|member| member.send(&verdict));
         self.give(verdict);

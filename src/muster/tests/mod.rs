@@ -6,6 +6,7 @@ mod check;
 mod looking;
 mod questions;
 mod resume;
+mod spares;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ pub(crate) fn summary(node: u32, nnodes: u32) -> NodeSummary {
         seat: None,
         warnings: Vec::new(),
         alive: None,
+        spares: 0,
+        held: None,
         attempt: 0,
         command: None,
         checkpoints: None,
@@ -74,6 +77,7 @@ pub(crate) fn config(node: u32, nnodes: u32, port: u16) -> Config {
         secret: None,
         without: Without::Follow,
         grace: Duration::from_secs(1),
+        seating: Seating::default(),
         hosts: Vec::new(),
         is_world_size: true,
         memory: Arc::new(|| Some(Memory { used: 99, limit: 100 })),
@@ -100,6 +104,7 @@ fn agreement(gathered: &Gathered, port: u16) -> Agreement {
         run_id: "run-1".to_owned(),
         timestamp: "20250102-030405".to_owned(),
         attempt: 0,
+        seats: gathered.seats.clone(),
     }
 }
 
@@ -110,7 +115,7 @@ async fn node_0(config: Config, own: NodeSummary) -> Result<Option<Session>, Ref
         };
         let agreed = agreement(&gathered, config.port);
         if let Settled::Session(session) =
-            gathered.agree(agreed, Box::new(|_, _| None), &mut |_| {}).await?
+            gathered.agree(agreed, Box::new(|_, _, _| None), &mut |_| {}).await?
         {
             return Ok(Some(session));
         }

@@ -69,7 +69,7 @@ async fn behind_a_proxy(secret: Option<&str>, own_port: bool) -> (Proxy, [Sessio
         let found = gather(&of(0, port), summary(0, 3), &mut |_| {}).await.expect("all");
         let Assembly::All(gathered) = found else { panic!("alone") };
         let agreed = agreement(&gathered, master_port);
-        let decide = Box::new(|_: &mut Cause, _| None);
+        let decide = Box::new(|_: &mut Cause, _, _| None);
         match gathered.agree(agreed, decide, &mut |_| {}).await.expect("agreed") {
             Settled::Session(session) => session,
             Settled::Lost(why) => panic!("{why:?}"),

@@ -101,7 +101,7 @@ pub(super) fn torchrun(plan: &Plan, options: &EngineOptions) -> Line {
             line.value("local-addr", address);
         }
     } else {
-        line.value("node-rank", m.node_rank.to_string());
+        line.value("node-rank", m.seat().to_string());
         line.value("rdzv-backend", "static");
         line.value("master-addr", &m.master_addr);
         line.value("master-port", m.master_port.to_string());
@@ -156,7 +156,7 @@ pub(super) fn deepspeed(plan: &Plan) -> Line {
     let m = &plan.membership;
     let mut line = Line::module(plan, "deepspeed.launcher.launch", Spelling::Underscores);
     line.value("world-info", world_info(plan));
-    line.value("node-rank", m.node_rank.to_string());
+    line.value("node-rank", m.seat().to_string());
     line.value("master-addr", &m.master_addr);
     line.value("master-port", m.master_port.to_string());
     // DeepSpeed would put --local_rank between the shim and its role; LOCAL_RANK is set anyway.
@@ -180,7 +180,7 @@ fn world_info(plan: &Plan) -> String {
     let others: Vec<u32> = (0..plan.nproc_per_node).collect();
     let map: serde_json::Map<String, serde_json::Value> = (0..plan.membership.nnodes)
         .map(|node| {
-            let devices = if node == plan.membership.node_rank {
+            let devices = if node == plan.membership.seat() {
                 own.clone().into()
             } else {
                 others.clone().into()
@@ -278,7 +278,7 @@ pub(super) fn accelerate(plan: &Plan, options: &EngineOptions) -> Line {
     let mut line = Line::module(plan, "accelerate.commands.launch", Spelling::Underscores);
     line.value("num-machines", m.nnodes.to_string());
     line.value("num-processes", plan.world_size.to_string());
-    line.value("machine-rank", m.node_rank.to_string());
+    line.value("machine-rank", m.seat().to_string());
     line.value("main-process-ip", &m.master_addr);
     line.value("main-process-port", m.master_port.to_string());
     line.value("rdzv-backend", "static");

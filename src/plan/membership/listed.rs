@@ -47,7 +47,9 @@ pub(super) fn applied<'a>(
         ));
     }
     let mut own = settings.clone();
-    own.nnodes = Some(Sourced::new(count, source.clone()));
+    // The list has the spares as well.
+    let seats = count.saturating_sub(settings.spares.value);
+    own.nnodes = Some(Sourced::new(seats, source.clone()));
     let rank = settings.node_rank.as_ref();
     if rank.is_none_or(|rank| source.is_stronger_than(&rank.source)) {
         let place = place(hosts, &contract.own_names).map_err(|found| found.refusal(list))?;

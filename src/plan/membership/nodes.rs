@@ -23,7 +23,8 @@ pub(super) fn nnodes(
 ) -> Result<Known, Refusal> {
     let known = if let Some(setting) = &settings.nnodes {
         let (value, source) = (setting.value, &setting.source);
-        if !(1..=MOST_NODES).contains(&value) {
+        let all = value.saturating_add(settings.spares.value);
+        if !(1..=MOST_NODES).contains(&value) || all > MOST_NODES {
             return Err(refuse(
                 Id::MembershipNumber,
                 text!(
@@ -33,11 +34,11 @@ pub(super) fn nnodes(
                 text!("set the number of nodes: --nnodes N", "请给出节点数：--nnodes N"),
             ));
         }
-        refuse_other_count(settings, contract, each, value)?;
+        refuse_other_count(settings, contract, each, all)?;
         warn_of_apart(settings, contract, each, notes);
         let because = text!("given", "已指定");
         notes.decide("nnodes", value, because, source);
-        Known { value, source: source.to_string(), by: By::Setting }
+        Known { value: all, source: source.to_string(), by: By::Setting }
     } else if let Some(known) = counted(contract, notes)? {
         known
     } else if let Some(known) = world_size(settings, contract, each, notes)? {

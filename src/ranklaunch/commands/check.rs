@@ -26,7 +26,7 @@ use linux::host::Host;
 use linux::own_executable;
 use muster::{
     Assembly, Config, Joined, LinkReport, Loss, MeasureEndpoint, MeasureTarget, NodeSummary,
-    Purpose, net,
+    Purpose, Seating, net,
 };
 use node::observe::{self, Deadlines, Facts};
 use plan::{Plan, Scope};
@@ -300,7 +300,10 @@ async fn meet(
         Source::Default => config.wait_timeout.min(DEFAULT_TIMEOUT),
         _ => config.wait_timeout,
     };
-    let config = Config { purpose: Purpose::Check, wait_timeout: timeout, ..config };
+    // Spares are checked like all others.
+    let (all, purpose, wait_timeout) = (config.all(), Purpose::Check, timeout);
+    let config =
+        Config { purpose, wait_timeout, nnodes: all, seating: Seating::default(), ..config };
     let lang = settings.lang;
     let mut say = |line: Text| output::say(&closing::line(&line, lang));
     if config.secret.is_none() {
@@ -315,7 +318,8 @@ async fn meet(
         failed,
     };
     let own = summary(settings, facts, plan)?;
-    let own = NodeSummary { endpoint: Some(Box::new(endpoint.clone())), ..own };
+    let endpoint_of_own = Some(Box::new(endpoint.clone()));
+    let own = NodeSummary { endpoint: endpoint_of_own, nnodes: all, spares: 0, ..own };
     if member.is_master() {
         prepare::raise_limits();
         return Ok(match muster::gather(&config, own, &mut say).await? {
@@ -331,7 +335,7 @@ async fn meet(
         Joined::Measure(session) => session,
         Joined::Alone(why) => return Ok(Nodes::Alone(why)),
         // This node 0 came to launch, not to check.
-        Joined::Offer(_) => return Err(lost(&config, Loss::Died)),
+        Joined::Offer(_) | Joined::Parked(_) => return Err(lost(&config, Loss::Died)),
     };
     let found = session.follow(target).await.map_err(|loss| lost(&config, loss))?;
     Ok(Nodes::Found(Box::new(found)))

@@ -19,6 +19,8 @@ struct Script {
     several: bool,
     /// Code, whether a further attempt follows, whether a stop was requested.
     runs: RefCell<VecDeque<(i32, bool, bool)>>,
+    /// This node has no seat so often: None means that all meet again, a code that the job has ended.
+    parked: RefCell<VecDeque<Option<i32>>>,
     /// Refuse only after this many runs.
     refuses_after: usize,
 }
@@ -72,8 +74,18 @@ impl Phases for Script {
         self.note("notify");
     }
 
-    async fn agree(&self, (): (), (): (), _: Option<u32>) -> Result<(), Refusal> {
-        self.phase("agree")
+    async fn agree(&self, (): (), (): (), _: Option<u32>) -> Result<Met<(), u32>, Refusal> {
+        self.phase("agree")?;
+        let parked = self.parked.borrow_mut().pop_front();
+        Ok(match parked {
+            None => Met::Agreed(()),
+            Some(None) => Met::Again(1),
+            Some(Some(code)) => Met::Over(ending(code)),
+        })
+    }
+
+    fn over(&self, _: &Ending) {
+        self.note("over");
     }
 
     async fn clear(&self, (): &()) -> Result<(), Refusal> {
@@ -193,6 +205,20 @@ fn stop_ends_every_phase_before_the_start() {
         let runs = RefCell::new([(1, true, false)].into());
         let script = Script { stops: Some(stops), runs, ..Script::default() };
         assert_eq!(script.conduct(), (calls.to_owned(), 143), "{stops}");
+    }
+}
+
+#[test]
+fn node_without_a_seat_meets_the_others_again_until_the_job_has_ended() {
+    for (parked, calls, code) in [
+        (vec![Some(0)], "over announce-0-of-? close", 0),
+        (vec![Some(143)], "over announce-143-of-? close", 143),
+        (vec![None, Some(0)], "observe plan agree over announce-0-of-? close", 0),
+        (vec![None], "observe plan agree clear run announce-0-of-2 finish-all close-by-clock", 0),
+    ] {
+        let (what, runs) = (format!("{parked:?}"), RefCell::new([(0, false, false)].into()));
+        let script = Script { parked: RefCell::new(parked.into()), runs, ..Script::default() };
+        assert_eq!(script.conduct(), (format!("observe plan agree {calls}"), code), "{what}");
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use verdict::Owner;
 
 fn most(most: u32) -> Limits {
-    Limits { most, without_progress: 3 }
+    Limits { most, without_progress: 3, ..Limits::default() }
 }
 
 /// No checkpoint is looked for.
@@ -25,8 +25,12 @@ fn attempts_that_save_nothing_end_the_job_and_a_save_earns_all_back() {
         (most(1), &[false, false], "an"),
         (most(1), &[true, false, false], "anx"),
         // Without restarts a launch is an attempt of its platform's.
-        (Limits { most: 0, without_progress: 1 }, &[false], "s"),
-        (Limits { most: 9, without_progress: 0 }, &[false, false, false, false], "aaaa"),
+        (Limits { most: 0, without_progress: 1, ..Limits::default() }, &[false], "s"),
+        (
+            Limits { most: 9, without_progress: 0, ..Limits::default() },
+            &[false, false, false, false],
+            "aaaa",
+        ),
     ] {
         let restarts = policy(limits);
         let mut seen = String::new();
@@ -67,7 +71,8 @@ fn failed(code: i32) -> FailedAttempt {
         id: Id::RankExit,
         class: Class::Script,
         code,
-        node_lost: false,
+        lost: None,
+        another_waits: false,
         cause: None,
     }
 }
@@ -75,7 +80,8 @@ fn failed(code: i32) -> FailedAttempt {
 #[test]
 fn only_failures_a_restart_may_fix_are_restarted() {
     let of = |class, id, code| FailedAttempt { class, id, ..failed(code) };
-    let lost = FailedAttempt { node_lost: true, ..of(Class::Launcher, Id::NodeSilent, 137) };
+    let lost =
+        FailedAttempt { lost: Some(Loss::Silent), ..of(Class::Launcher, Id::NodeSilent, 137) };
     for (failure, helps) in [
         (failed(1), true),
         (failed(137), true),
@@ -106,6 +112,50 @@ fn only_failures_a_restart_may_fix_are_restarted() {
         assert_eq!(next(&none, failure, Duration::from_secs(600)), None);
         assert_eq!(none.why_not(), None);
     }
+}
+
+/// Nobody waits for what has ended, and everybody for what may still run.
+#[test]
+fn pause_follows_from_what_a_loss_proves() {
+    let limits = |seconds| Limits { cut_off: Duration::from_secs(seconds), ..most(9) };
+    let lost = |loss| FailedAttempt { lost: Some(loss), ..failed(137) };
+    let killed = |cause| FailedAttempt { id: Id::RankSignal, cause, ..failed(137) };
+    let why = |retry| Some(Box::new(Why::fixture("a", Confidence::Certain, Owner::Code, retry)));
+    for (failure, seconds) in [
+        (lost(Loss::Died), 0),
+        (lost(Loss::Silent), 45),
+        (lost(Loss::Cut), 45),
+        (killed(None), 0),
+        (killed(why(Retry::SameNodes)), 1),
+        (killed(why(Retry::Wait)), 30),
+        (failed(1), 1),
+    ] {
+        let restarts = Restarts::new(limits(45), RetryRules::default());
+        let again = next(&restarts, failure.clone(), Duration::ZERO).expect("another attempt");
+        assert_eq!(again.pause, seconds * 1000, "{failure:?}");
+    }
+    // Without spares another node takes longer to come than the lost one to end.
+    let restarts = Restarts::new(limits(0), RetryRules::default());
+    let again = next(&restarts, lost(Loss::Silent), Duration::ZERO).expect("another attempt");
+    assert_eq!(again.pause, 1000);
+    // The same kill again soon is no accident.
+    let restarts = Restarts::new(limits(0), RetryRules::default());
+    let pause = || next(&restarts, killed(None), Duration::ZERO).map(|again| again.pause);
+    assert_eq!([pause(), pause(), pause()], [Some(0), Some(2000), None]);
+}
+
+/// What needs another node starts again if one waits.
+#[test]
+fn another_node_that_waits_allows_another_attempt() {
+    let why = Why::fixture("gpu_lost", Confidence::Certain, Owner::Node, Retry::OtherNode);
+    for another_waits in [true, false] {
+        let restarts = Restarts::new(most(9), RetryRules::default());
+        let cause = Some(Box::new(why.clone()));
+        let failure = FailedAttempt { cause, another_waits, ..failed(1) };
+        assert!(failure.calls_for_another_node());
+        assert_eq!(next(&restarts, failure, Duration::ZERO).is_some(), another_waits);
+    }
+    assert!(!failed(1).calls_for_another_node());
 }
 
 #[test]

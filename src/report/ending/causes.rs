@@ -66,6 +66,20 @@ impl Ending {
         )
     }
 
+    /// The job is done, and this node had no seat in its last attempt.
+    pub fn not_needed() -> Ending {
+        Ending::new(
+            0,
+            Class::Done,
+            Id::Done,
+            text!(
+                "done: the ranks of the other nodes succeeded, and this spare has no seat",
+                "完成：其他节点的 rank 均已成功，本备用节点没有席位"
+            ),
+            Text::same(""),
+        )
+    }
+
     /// Another node withdrew after a notice while the nodes met.
     pub fn noticed_by(refusal: &Refusal) -> Ending {
         Ending { text: refusal.text.clone(), ..Ending::noticed() }

@@ -103,6 +103,10 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("interactive", "将终端交给唯一的 rank，以便使用 pdb"),
     ("nnodes", "节点数 [默认：由平台给出]"),
     (
+        "spares",
+        "平台启动的节点中，有这么多个起初没有席位：它们待命，并接替失去的节点。若给出 --nnodes（其节点均有席位），则备用节点在其之外 [默认：0]",
+    ),
+    (
         "nodes",
         "任务的全部主机，按顺序：host0,host1 或 host[0-3]。每台主机使用相同的命令，各自找到自己的位置；代替 --nnodes、--node-rank 和 --master-addr",
     ),
@@ -193,7 +197,7 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
         "grace",
         "宽限期，即从第一次 TERM 到最后一次 KILL 的时间 [默认：略小于 TerminationGracePeriodSeconds，未设置时略小于 30s]",
     ),
-    ("max_restarts", "所有节点一起重启的最多次数 [默认：0]"),
+    ("max_restarts", "所有节点一起重启的最多次数 [默认：0，或 --spares 的数目]"),
     (
         "retry_on",
         "因该原因失败后仍重启，即使重启后结果相同；取结论中的 ID，例如 cuda_oom 或 rank.exit；可重复使用",

@@ -73,6 +73,10 @@ pub struct Options {
     /// Number of nodes [default: what the platform says]
     #[arg(long, value_name = "N", help_heading = NODES)]
     pub nnodes: Option<OsString>,
+    /// Of the nodes that the platform starts, so many have no seat at first: they park, and take the seat of a
+    /// node that is lost. With --nnodes, whose nodes all have a seat, they come beside those [default: 0]
+    #[arg(long, value_name = "N", help_heading = NODES)]
+    pub spares: Option<OsString>,
     /// All hosts of the job, in order: host0,host1 or host[0-3]. The same line starts every host, which
     /// finds its own place; replaces --nnodes, --node-rank and --master-addr
     #[arg(long, value_name = "HOST,HOST", help_heading = NODES)]
@@ -182,7 +186,7 @@ pub struct Options {
     /// [default: 3]
     #[arg(long, value_name = "N", help_heading = RESTARTS)]
     pub max_restarts_without_progress: Option<OsString>,
-    /// Restart all nodes together at most this often [default: 0]
+    /// Restart all nodes together at most this often [default: 0, or once for each of --spares]
     #[arg(long, value_name = "N", help_heading = RESTARTS)]
     pub max_restarts: Option<OsString>,
     /// Start again after this cause even if it would fail again the same way: an id that the verdict

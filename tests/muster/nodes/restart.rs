@@ -40,7 +40,7 @@ fn a_replaced_node_joins_the_next_attempt() {
         assert!(ended.node_folder(rank).join("attempt-1").is_dir());
         let replaced = rank == 2;
         assert_eq!(ended.node_folder(rank).join("attempt-0").is_dir(), !replaced);
-        let words = "all nodes start again in 1 s: attempt 1";
+        let words = "all nodes start again: attempt 1";
         assert_eq!(ended.err.contains(words), !replaced, "{}", ended.err);
         let died = "the agent of node 2 (node-2) died";
         assert_eq!(ended.err.contains(died), !replaced, "{}", ended.err);

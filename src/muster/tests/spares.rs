@@ -1,0 +1,240 @@
+//! Tests of jobs to which more nodes come than there are seats.
+
+use tokio::time::timeout;
+
+use super::agreement::{failure, verdict};
+use super::*;
+use text::lang::Text;
+
+/// How a node comes out of its join.
+#[derive(Debug)]
+enum Came {
+    Seated(Session, Agreement),
+    Parked(Box<Parked>),
+}
+
+impl Came {
+    fn seated(self) -> (Session, Agreement) {
+        match self {
+            Came::Seated(session, agreement) => (session, agreement),
+            Came::Parked(_) => panic!("it has no seat"),
+        }
+    }
+
+    fn parked(self) -> Box<Parked> {
+        match self {
+            Came::Parked(parked) => parked,
+            Came::Seated(_, agreement) => panic!("it has a seat: {agreement:?}"),
+        }
+    }
+}
+
+/// Two seats and two spares. The ranks meet on a port of their own, so node 0 goes on listening.
+struct Job {
+    port: u16,
+    master_port: u16,
+    lost: Vec<u32>,
+    avoided: Vec<u32>,
+    returning: Vec<u32>,
+    attempt: u32,
+}
+
+impl Job {
+    fn new() -> Job {
+        let (lost, avoided, returning) = (Vec::new(), Vec::new(), Vec::new());
+        Job { port: port(), master_port: port(), lost, avoided, returning, attempt: 0 }
+    }
+
+    fn config(&self, node: u32) -> Config {
+        let set = |nodes: &[u32]| nodes.iter().copied().collect();
+        let (lost, avoided) = (set(&self.lost), set(&self.avoided));
+        let returning = set(&self.returning);
+        let seating = Seating { spares: 2, held: None, returning, lost, avoided };
+        Config { seating, ..config(node, 2, self.port) }
+    }
+
+    fn summary(&self, node: u32) -> NodeSummary {
+        NodeSummary { spares: 2, attempt: self.attempt, ..summary(node, 2) }
+    }
+
+    async fn lead(&self, again: Option<Again>) -> Result<(Session, Agreement), Refusal> {
+        loop {
+            let own = self.summary(0);
+            let gathered = match gather(&self.config(0), own, &mut |_| {}).await? {
+                Assembly::All(gathered) => gathered,
+                Assembly::Alone(why) => panic!("{why:?}"),
+            };
+            let agreed =
+                Agreement { attempt: self.attempt, ..agreement(&gathered, self.master_port) };
+            let decide = Box::new(move |_: &mut Cause, _, _| again);
+            if let Settled::Session(session) =
+                gathered.agree(agreed.clone(), decide, &mut |_| {}).await?
+            {
+                return Ok((session, agreed));
+            }
+        }
+    }
+
+    async fn join(&self, node: u32) -> Result<Came, Refusal> {
+        self.join_as(self.config(node), self.summary(node)).await
+    }
+
+    async fn join_as(&self, config: Config, own: NodeSummary) -> Result<Came, Refusal> {
+        let host = Host::replayed("/", BTreeMap::new());
+        loop {
+            match join(&host, &config, &own, None, &mut |_| {}).await? {
+                Joined::Offer(offer) => {
+                    let agreed = offer.agreement.clone();
+                    if let Accepted::Session(session) = offer.accept().await? {
+                        return Ok(Came::Seated(session, agreed));
+                    }
+                }
+                Joined::Parked(parked) => return Ok(Came::Parked(parked)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+const SOON: Duration = Duration::from_secs(4);
+
+async fn unparked(parked: Box<Parked>) -> Unparked {
+    timeout(Duration::from_secs(10), parked.wait()).await.expect("it hears")
+}
+
+#[tokio::test]
+async fn spares_wait_until_the_job_is_done() {
+    let job = Job::new();
+    let came = timeout(SOON, async {
+        tokio::join!(job.lead(None), job.join(1), job.join(2), job.join(3))
+    });
+    let (zero, one, two, three) = came.await.expect("nobody is awaited any more");
+    let (mut zero, agreed) = zero.expect("agreed");
+    let (mut one, of_one) = one.expect("agreed").seated();
+    assert_eq!((agreed.seats.as_slice(), &agreed), (&[0, 1][..], &of_one));
+    let parked = [two.expect("parked").parked(), three.expect("parked").parked()];
+    // The questions of the job go to nodes with seats only.
+    assert_eq!(zero.questions().nodes(), 2);
+    zero.done();
+    one.done();
+    assert_eq!(verdict(&mut zero).await, SessionEvent::AllDone);
+    assert_eq!(verdict(&mut one).await, SessionEvent::AllDone);
+    for parked in parked {
+        assert_eq!(unparked(parked).await, Unparked::AllDone);
+    }
+}
+
+#[tokio::test]
+async fn spare_takes_the_seat_of_a_lost_node_at_once() {
+    let mut job = Job::new();
+    let again = Again { attempt: 1, pause: 0, tally: Tally::default() };
+    let (zero, one, two, three) =
+        tokio::join!(job.lead(Some(again)), job.join(1), job.join(2), job.join(3));
+    let (mut zero, _) = zero.expect("agreed");
+    let parked = [two.expect("parked").parked(), three.expect("parked").parked()];
+    // Node 1 dies.
+    drop(one.expect("agreed").seated());
+    let SessionEvent::Verdict { cause, again: said } = verdict(&mut zero).await else {
+        panic!("no verdict")
+    };
+    assert_eq!((cause.node, cause.loss, said), (1, Some(Loss::Died), Some(again)));
+    for parked in parked {
+        let Unparked::Verdict { cause, again: said } = unparked(parked).await else {
+            panic!("no verdict")
+        };
+        assert_eq!((cause.node, said), (1, Some(again)));
+    }
+    zero.close().await;
+    (job.lost, job.returning, job.avoided, job.attempt) = (vec![1], vec![0], vec![1], 1);
+    let came = timeout(SOON, async { tokio::join!(job.lead(None), job.join(2), job.join(3)) });
+    let (zero, two, three) = came.await.expect("a lost node is not awaited");
+    let (zero, agreed) = zero.expect("agreed");
+    assert_eq!(agreed.seats, [0, 2]);
+    let (two, three) = (two.expect("agreed").seated(), three.expect("parked").parked());
+    // The node that returns while the job runs finds its seat taken.
+    let returned = timeout(SOON, job.join(1)).await.expect("it parks").expect("parked").parked();
+    drop((zero, two, three, returned));
+}
+
+#[tokio::test]
+async fn parked_node_that_leaves_ends_nothing() {
+    let job = Job::new();
+    let (zero, one, two, three) =
+        tokio::join!(job.lead(None), job.join(1), job.join(2), job.join(3));
+    let (mut zero, mut one) = (zero.expect("agreed").0, one.expect("agreed").seated().0);
+    drop((two, three));
+    let early = timeout(Duration::from_millis(500), zero.next_event()).await;
+    assert!(early.is_err(), "{early:?}");
+    zero.done();
+    one.done();
+    assert_eq!(verdict(&mut one).await, SessionEvent::AllDone);
+}
+
+/// The verdict of a job that ends reaches the spares as well.
+#[tokio::test]
+async fn failure_without_another_attempt_ends_the_spares() {
+    let job = Job::new();
+    let (zero, one, two, three) =
+        tokio::join!(job.lead(None), job.join(1), job.join(2), job.join(3));
+    let (_zero, one) = (zero.expect("agreed").0, one.expect("agreed").seated().0);
+    one.failed(failure(1, now(), true));
+    for parked in [two.expect("parked").parked(), three.expect("parked").parked()] {
+        let Unparked::Verdict { cause, again } = unparked(parked).await else {
+            panic!("no verdict")
+        };
+        assert_eq!((cause.node, again), (1, None));
+    }
+}
+
+#[tokio::test]
+async fn node_that_cannot_take_part_is_done_without() {
+    let mut job = Job::new();
+    job.lost = vec![3];
+    let refusal = Refusal::new(Id::ShmSize, Text::same("64 MiB"), Text::same(""));
+    let host = Host::replayed("/", BTreeMap::new());
+    let (config, hosts_name) = (job.config(1), "host-1");
+    let came = timeout(SOON, async {
+        tokio::join!(job.lead(None), job.join(2), decline(&host, &config, hosts_name, &refusal))
+    });
+    let (zero, two, declined) = came.await.expect("node 1 is not awaited");
+    assert_eq!(declined, Declined::Told);
+    assert_eq!(zero.expect("agreed").1.seats, [0, 2]);
+    two.expect("agreed").seated();
+
+    // With a third one nobody is left for the second seat.
+    let mut job = Job::new();
+    job.lost = vec![2, 3];
+    let config = job.config(1);
+    let (zero, _) = tokio::join!(job.lead(None), decline(&host, &config, hosts_name, &refusal));
+    assert_eq!(zero.expect_err("refused").id, Id::MusterDeclined);
+}
+
+/// A job that has run is not ended for a newcomer.
+#[tokio::test]
+async fn newcomer_that_does_not_fit_is_refused_alone() {
+    let mut job = Job::new();
+    (job.attempt, job.lost) = (1, vec![3]);
+    let stranger = NodeSummary { engine: settings::Engine::Torchrun, ..job.summary(2) };
+    let came = timeout(SOON, async {
+        tokio::join!(job.lead(None), job.join(1), job.join_as(job.config(2), stranger.clone()))
+    });
+    let (zero, one, two) = came.await.expect("it is not awaited");
+    assert_eq!(zero.expect("agreed").1.seats, [0, 1]);
+    one.expect("agreed").seated();
+    assert_eq!(two.expect_err("refused").id, Id::MusterEngine);
+    // Before the first attempt the same is a mistake of the whole job.
+    let job = Job::new();
+    let (zero, _, two) =
+        tokio::join!(job.lead(None), job.join(1), job.join_as(job.config(2), stranger));
+    assert_eq!(zero.expect_err("refused").id, Id::MusterEngine);
+    assert_eq!(two.expect_err("refused").id, Id::MusterEngine);
+}
+
+#[tokio::test]
+async fn other_count_of_spares_is_refused() {
+    let job = Job::new();
+    let fewer = NodeSummary { spares: 1, ..job.summary(1) };
+    let (zero, one) = tokio::join!(job.lead(None), job.join_as(job.config(1), fewer));
+    assert_eq!(zero.expect_err("refused").id, Id::MusterNnodes);
+    assert_eq!(one.expect_err("refused").id, Id::MusterNnodes);
+}

@@ -1,0 +1,207 @@
+//! Jobs to which more nodes come than there are seats.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use harness::{Ended, Launcher, Running, free_port, kill, program, python, run_args, wait_until};
+use tempfile::TempDir;
+
+/// So many nodes have a seat, and so many more may come.
+const SEATS: u32 = 2;
+const SPARES: u32 = 2;
+
+struct Job {
+    port: u16,
+    folder: TempDir,
+    /// Seconds that a rank takes to end.
+    slow: &'static str,
+    options: &'static [&'static str],
+}
+
+impl Job {
+    fn new() -> Job {
+        let folder = tempfile::tempdir().expect("a folder");
+        Job { port: free_port(), folder, slow: "0", options: &[] }
+    }
+
+    /// A launcher on this node; the platform counts all nodes.
+    fn node(&self, node: u32) -> Running {
+        let mut args = run_args("direct", 1);
+        args.extend(["--spares", &SPARES.to_string(), "--grace", "20s"].map(Into::into));
+        args.extend(self.options.iter().map(Into::into));
+        args.push("--".into());
+        let program = program("places.py");
+        let line = [python(), program, self.folder.path().into(), PathBuf::from(self.slow)];
+        Launcher::new(args).args(line).node(node, SEATS + SPARES, self.port).start()
+    }
+
+    fn nodes(&self, nodes: impl IntoIterator<Item = u32>) -> Vec<Running> {
+        nodes.into_iter().map(|node| self.node(node)).collect()
+    }
+
+    fn write(&self, name: &str) {
+        std::fs::write(self.folder.path().join(name), "").expect("it is written");
+    }
+
+    /// Waits until the ranks of this attempt run, and gives what each says.
+    fn running(&self, attempt: u32) -> Vec<String> {
+        let of = |rank| {
+            let path = self.folder.path().join(format!("{attempt}-{rank}"));
+            wait_until("a rank of this attempt", || std::fs::read_to_string(&path).ok())
+        };
+        (0..SEATS).map(of).collect()
+    }
+}
+
+fn seats() -> Vec<String> {
+    let of = |rank| format!("seat {rank} of {SEATS}, rank {rank} of {SEATS}");
+    (0..SEATS).map(of).collect()
+}
+
+/// SIGKILL of everything on a node, the guard first, or it would sweep and report.
+fn lose(node: Running) -> Ended {
+    let mut processes = node.processes();
+    processes.sort_by_key(|process| process.pid);
+    for process in processes {
+        let pid = nix::unistd::Pid::from_raw(process.pid);
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    }
+    node.wait()
+}
+
+fn waits(node: &mut Running) {
+    node.waits("a spare", |node| node.err().contains("is a spare"));
+}
+
+/// The seats of the last attempt by run.json of this node.
+fn sits(ended: &Ended, node: u32) -> Vec<u64> {
+    let seats = ended.run_json(node)["seats"].clone();
+    let seats = seats.as_array().expect("seats").iter().zip(0..);
+    seats
+        .map(|(one, seat)| {
+            assert_eq!(one["seat"], seat, "{one}");
+            one["node"].as_u64().expect("a node")
+        })
+        .collect()
+}
+
+/// The traps: a lost node is replaced, the node that returns finds its seat taken, spares end with the job.
+#[test]
+fn spare_takes_the_seat_of_a_lost_node_which_parks_when_it_returns() {
+    let job = Job::new();
+    let mut nodes = job.nodes(0..4);
+    assert_eq!(job.running(0), seats());
+    waits(&mut nodes[2]);
+    waits(&mut nodes[3]);
+    let lost = nodes.remove(1);
+    lose(lost);
+    assert_eq!(job.running(1), seats());
+    let mut returned = job.node(1);
+    waits(&mut returned);
+    job.write("end");
+    let (mut nodes, returned) = (nodes.into_iter(), returned.wait());
+    let zero = nodes.next().expect("node 0").wait().expect_code(0).expect_nothing_left();
+    assert_eq!(sits(&zero, 0), [0, 2]);
+    assert!(zero.err.contains("node 2 ("), "{}", zero.err);
+    assert!(zero.err.contains(") has the seat of node 1"), "{}", zero.err);
+    let two = nodes.next().expect("node 2").wait().expect_code(0).expect_nothing_left();
+    assert_eq!(sits(&two, 2), [0, 2]);
+    for spare in [nodes.next().expect("node 3").wait(), returned] {
+        let spare = spare.expect_code(0).expect_nothing_left();
+        assert!(spare.err.contains("this spare has no seat"), "{}", spare.err);
+    }
+}
+
+/// A rank fails where the other nodes need seconds to stop theirs: who had a seat keeps it, although both spares are there
+/// at once.
+#[test]
+fn spare_that_comes_first_takes_no_seat_of_a_node_that_returns() {
+    let job = Job { slow: "3", ..Job::new() };
+    let mut nodes = job.nodes(0..4);
+    job.running(0);
+    waits(&mut nodes[2]);
+    waits(&mut nodes[3]);
+    job.write("fail-0-0");
+    assert_eq!(job.running(1), seats());
+    job.write("end");
+    let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
+    for (node, over) in (0..).zip(ended) {
+        let over = over.expect_code(0).expect_nothing_left();
+        if node < SEATS {
+            assert_eq!(sits(&over, node), [0, 1]);
+        } else {
+            assert!(over.err.contains("this spare has no seat"), "{}", over.err);
+        }
+    }
+}
+
+/// As many spares are used as there are, then the job ends, and with it those that wait.
+#[test]
+fn job_that_ends_with_a_failure_ends_its_spares() {
+    let job = Job { options: &["--max-restarts", "0"], ..Job::new() };
+    let mut nodes = job.nodes(0..4);
+    job.running(0);
+    waits(&mut nodes[3]);
+    job.write("fail-0-1");
+    let codes: Vec<i32> = nodes.into_iter().map(|node| node.wait().code).collect();
+    assert_eq!(codes, [143, 3, 143, 143]);
+}
+
+/// A node is missing from the start: a spare has its seat, and node 0 says which.
+#[test]
+fn spare_takes_the_seat_of_a_node_that_never_came() {
+    let job = Job::new();
+    let nodes = job.nodes([0, 2, 3]);
+    assert_eq!(job.running(0), seats());
+    job.write("end");
+    let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
+    assert!(ended.iter().all(|over| over.code == 0));
+    assert_eq!(sits(&ended[0], 0), [0, 2]);
+}
+
+/// One node is lost after the other, until no spare is left.
+#[test]
+fn each_spare_is_used_once_and_then_the_job_says_what_it_lacks() {
+    let job = Job { options: &["--wait-timeout", "8s"], ..Job::new() };
+    let mut nodes: Vec<Option<Running>> = job.nodes(0..4).into_iter().map(Some).collect();
+    for (victim, attempt) in (1..).zip(0..=SPARES) {
+        assert_eq!(job.running(attempt), seats(), "attempt {attempt}");
+        let lost = nodes[victim].take().expect("it runs");
+        lose(lost);
+    }
+    let zero = nodes[0].take().expect("it runs").ends_within(Duration::from_secs(60));
+    let zero = zero.expect_code(143);
+    assert!(zero.err.contains("died"), "{}", zero.err);
+}
+
+/// A signal to a spare ends it alone.
+#[test]
+fn stopped_spare_ends_nothing_else() {
+    let job = Job::new();
+    let mut nodes = job.nodes(0..4);
+    job.running(0);
+    waits(&mut nodes[3]);
+    let spare = nodes.pop().expect("node 3");
+    spare.signal(nix::sys::signal::Signal::SIGTERM);
+    spare.wait().expect_code(143).expect_nothing_left();
+    kill(nodes[1].agent());
+    assert_eq!(job.running(1), seats());
+    job.write("end");
+    let codes: Vec<i32> = nodes.into_iter().map(|node| node.wait().code).collect();
+    assert_eq!(codes, [0, 137, 0]);
+}
+
+/// What can have no spares is refused before anything starts.
+#[test]
+fn impossible_spares_are_refused_before_the_launch() {
+    let refused = |more: &[&str], words: &str| {
+        let mut args = run_args("direct", 1);
+        args.extend(more.iter().map(Into::into));
+        args.extend(["--", "true"].map(Into::into));
+        let over = Launcher::new(args).node(0, 3, free_port()).run();
+        assert!(over.err.contains(words), "{more:?}: {}", over.err);
+        over.expect_id("membership.spares");
+    };
+    refused(&["--spares", "2"], "leaves 1 of 3 nodes");
+    refused(&["--spares", "1", "--muster", "off"], "lets no node know of the others");
+}
