@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -132,11 +133,15 @@ pub enum SessionCommand {
     Done,
 }
 
+/// The nodes that node 0 has lost in this attempt.
+pub(crate) type LostNodes = Arc<Mutex<BTreeSet<u32>>>;
+
 /// The session of one attempt with the other nodes.
 #[derive(Debug)]
 pub struct Session {
     events: mpsc::UnboundedReceiver<SessionEvent>,
     commands: Option<mpsc::UnboundedSender<SessionCommand>>,
+    lost: LostNodes,
     questions: Questions,
     task: JoinHandle<()>,
 }
@@ -146,6 +151,7 @@ pub struct Session {
 pub struct Ends {
     pub events: mpsc::UnboundedSender<SessionEvent>,
     pub commands: mpsc::UnboundedReceiver<SessionCommand>,
+    pub(crate) lost: LostNodes,
     pub desk: Desk,
 }
 
@@ -159,9 +165,16 @@ impl Session {
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let desk = Desk::new(node, Arc::clone(&nodes));
         let questions = Questions::of(&desk, node, nodes);
-        let ends = Ends { events: event_sender, commands: command_receiver, desk };
+        let lost = LostNodes::default();
+        let theirs = Arc::clone(&lost);
+        let ends = Ends { events: event_sender, commands: command_receiver, lost: theirs, desk };
         let task = tokio::spawn(run(ends));
-        Session { events, commands: Some(commands), questions, task }
+        Session { events, commands: Some(commands), lost, questions, task }
+    }
+
+    /// The nodes that node 0 has lost so far; on other nodes none.
+    pub fn lost(&self) -> BTreeSet<u32> {
+        self.lost.lock().clone()
     }
 
     /// The handle with which any thread asks all nodes, until the session ends.

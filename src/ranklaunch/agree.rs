@@ -79,16 +79,18 @@ impl Agreed {
         Start::Observe(Some(NextAttempt { attempt, identity, restarts, tally, seating }))
     }
 
-    /// The first failure of this attempt is known.
-    pub(super) fn failed(&mut self, cause: &Cause) {
+    /// The first failure of this attempt is known, and the nodes that were lost by now.
+    pub(super) fn failed(&mut self, cause: &Cause, gone: BTreeSet<u32>) {
         let Seating { returning, lost, avoided, .. } = &mut self.seating;
+        avoided.extend(&gone);
         if FailedAttempt::from(cause).calls_for_another_node() {
             avoided.insert(cause.node);
         }
         if cause.loss.is_some() {
             lost.insert(cause.node);
-            returning.remove(&cause.node);
         }
+        lost.extend(gone);
+        returning.retain(|node| !lost.contains(node));
     }
 
     /// A single node takes a port that is free now; several nodes use the agreed port.

@@ -121,15 +121,16 @@ pub(super) async fn run(
     let over = attempt.watch(context, ready, guard, dispositions).await;
     let lines = last_lines(&attempt.logs, over.planned, &over.ending);
     let told = over.outcome.as_ref().is_some_and(|outcome| outcome.told);
+    let noticed = over.outcome.as_ref().is_some_and(|outcome| outcome.stop_within.is_some());
     let judged = match &mut ready.session {
         Some(session) => {
             let (ending, lines) = (over.ending.clone(), lines.clone());
             let time_left = over.clock.left(EndStep::LastWords);
             let judged =
                 session.judge(&context.speaker(), guard.commands, ending, lines, time_left).await;
-            let cause = session.cause().cloned();
+            let (cause, gone) = (session.cause().cloned(), session.lost());
             if let Some(cause) = cause {
-                ready.failed(&cause);
+                ready.failed(&cause, gone);
             }
             judged
         }
@@ -138,7 +139,8 @@ pub(super) async fn run(
             let (ending, lasted) = (over.ending.clone(), began.elapsed());
             let restarts = ready.restarts.clone();
             // The folder of checkpoints may be on a mount that does not answer at once.
-            let decide = move || match (!told).then(|| restarts.after(&ending, lasted)) {
+            let ends = told || noticed;
+            let decide = move || match (!ends).then(|| restarts.after(&ending, lasted)) {
                 Some(Err(stuck)) => (stuck.ending(ending), None),
                 Some(Ok(again)) => (ending, again),
                 None => (ending, None),
@@ -151,6 +153,11 @@ pub(super) async fn run(
     context.show_verdict(&ending);
     let (clock, why_not) = (over.clock, ready.restarts.why_not());
     let rest = attempt.close(context, ready, over, &ending, of_job.unwrap_or(lines)).await;
+    let leaves = match again {
+        Some(_) => context.notices.go_on(&mut ready.seating),
+        None => noticed,
+    };
+    let told = told || leaves;
     Ended { ending, again, why_not, told, clock, rest: Some(rest) }
 }
 

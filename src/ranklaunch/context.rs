@@ -213,7 +213,9 @@ impl Clock {
     pub(super) fn of(grace: Duration, outcome: Option<&Outcome>) -> Clock {
         // A process that outlived SIGKILL keeps its pipes open, so waiting for their end needs
         // the limit too.
-        let counts = |outcome: &&Outcome| outcome.told || !outcome.survivors.is_empty();
+        let counts = |outcome: &&Outcome| {
+            outcome.told || outcome.stop_within.is_some() || !outcome.survivors.is_empty()
+        };
         let since = outcome.filter(counts).and_then(|outcome| outcome.stopped_at);
         let within = outcome.and_then(|outcome| outcome.stop_within).unwrap_or(grace);
         Clock { budget: EndBudget::of(within), grace, since }

@@ -1,6 +1,7 @@
 //! The session of the nodes while the job runs: a failure on one node reaches all, and all end
 //! with one verdict. Hands the pipes of the ranks to the logs, whose last lines the verdict shows.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -294,6 +295,11 @@ impl JobSession {
     /// The first failure of the job, once it is known.
     pub(super) fn cause(&self) -> Option<&Cause> {
         self.verdict.as_ref().map(|(cause, _)| cause)
+    }
+
+    /// The nodes that node 0 has lost; on other nodes none.
+    pub(super) fn lost(&self) -> BTreeSet<u32> {
+        self.session.lost()
     }
 
     /// Whether this is node 0.

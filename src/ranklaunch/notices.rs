@@ -7,7 +7,7 @@
 
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,7 +20,9 @@ use linux::sys::signal_name;
 use monitor::notice::{OVERDUE, StopNotice};
 use monitor::socket::RunningRanks;
 use monitor::status::{NoticeStatus, StatusBoard};
+use muster::Seating;
 use report::ending::Announced;
+use settings::NoticeSource;
 use text::lang::Text;
 use text::letters::plain;
 use text::text;
@@ -49,6 +51,9 @@ pub(super) struct ToldNotice {
     /// The ranks are signalled at once, however far the deadline is.
     #[serde(default)]
     at_once: bool,
+    /// The whole job is to end, not only this node.
+    #[serde(default)]
+    is_of_job: bool,
 }
 
 /// The pending notice.
@@ -102,6 +107,8 @@ struct Shared {
     attempt: Mutex<Attempt>,
     /// The number of this node, as far as it is known.
     node: AtomicU32,
+    /// A source of this node itself has given a notice.
+    is_own: AtomicBool,
     /// Held while a notice is compared with the pending one and takes its place: they come from several threads.
     hearing: Mutex<()>,
     lead: Duration,
@@ -137,6 +144,7 @@ impl Notices {
             heard,
             attempt,
             node: AtomicU32::new(0),
+            is_own: AtomicBool::new(false),
             hearing,
             lead,
             grace,
@@ -166,7 +174,9 @@ impl Notices {
             node: self.0.node.load(Ordering::Relaxed),
             left_ms: left.map(millis),
             at_once: notice.at_once,
+            is_of_job: notice.source == NoticeSource::Slurm,
         };
+        self.0.is_own.store(true, Ordering::Relaxed);
         self.tell(told, tell_all);
     }
 
@@ -214,7 +224,7 @@ impl Notices {
         });
         let status = heard.status();
         (self.0.keep)(json!({ "message": "notice", "notice": &status }));
-        self.0.board.announced(status);
+        self.0.board.announced(Some(status));
         // Who waits for it speaks after it.
         self.0.heard.send_replace(Some(heard));
     }
@@ -266,6 +276,29 @@ impl Notices {
     /// The reason of the pending notice.
     pub(super) fn reason(&self) -> Option<Text> {
         Some(self.pending()?.told.reason)
+    }
+
+    /// Whether the job can go on after the pending notice, if another node waits for the seat of the one that ends soon.
+    /// Asked on node 0.
+    pub(super) fn lets_others_go_on(&self) -> bool {
+        let is_own = self.0.is_own.load(Ordering::Relaxed);
+        self.pending().is_some_and(|heard| !is_own && !heard.told.is_of_job)
+    }
+
+    /// The nodes start again. Whether this one ends in place of that, since the notice was its own; on the others it is
+    /// over, and the node that gave it takes no part in the next attempt.
+    pub(super) fn go_on(&self, seating: &mut Seating) -> bool {
+        if self.0.is_own.load(Ordering::Relaxed) {
+            return true;
+        }
+        if let Some(heard) = self.pending() {
+            let node = heard.told.node;
+            seating.lost.insert(node);
+            seating.returning.remove(&node);
+            self.0.heard.send_replace(None);
+            self.0.board.announced(None);
+        }
+        false
     }
 
     /// The time at which the pending notice came.

@@ -6,6 +6,7 @@
 //! | cause | another attempt | pause |
 //! |---|---|---|
 //! | the last attempts saved no newer checkpoint | no: exit code 93 | |
+//! | a notice that a node ends soon, for whose seat another one waits | yes | none |
 //! | a notice that this node or the job ends soon | no | |
 //! | `--no-retry-on` names it | no | |
 //! | `--retry-on` names it | yes | as below |
@@ -162,6 +163,13 @@ impl Stuck {
     }
 }
 
+/// A notice that this node or the job ends soon.
+struct PendingNotice {
+    reason: Text,
+    /// Only some nodes end.
+    lets_others_go_on: bool,
+}
+
 /// The attempts so far, and the decision that follows from them.
 #[derive(Debug, Clone)]
 struct RestartPolicy {
@@ -184,7 +192,7 @@ impl RestartPolicy {
     }
 
     fn forbids(&self, failure: &FailedAttempt) -> Option<Text> {
-        let (most, name) = (self.limits.most, failure.name());
+        let name = failure.name();
         let useless = match (self.rule(failure), failure.asks_for()) {
             (Some((RetryRule::Never, id)), _) => {
                 Some(text!("not started again: --no-retry-on {id}", "不再重启：--no-retry-on {id}"))
@@ -219,13 +227,16 @@ impl RestartPolicy {
             }
             (None, Some(Retry::SameNodes) | None) => None,
         };
-        useless.or_else(|| {
-            (self.tally.restarts >= most).then(|| {
-                text!(
-                    "not started again: --max-restarts is {most}",
-                    "不再重启：--max-restarts 为 {most}"
-                )
-            })
+        useless.or_else(|| self.used_up())
+    }
+
+    fn used_up(&self) -> Option<Text> {
+        let most = self.limits.most;
+        (self.tally.restarts >= most).then(|| {
+            text!(
+                "not started again: --max-restarts is {most}",
+                "不再重启：--max-restarts 为 {most}"
+            )
         })
     }
 
@@ -237,6 +248,10 @@ impl RestartPolicy {
             // Silence proves no end: a node that was only cut off stops its ranks by then.
             Some(Loss::Silent | Loss::Cut) => return self.limits.cut_off.max(SHORTEST_PAUSE),
             None => {}
+        }
+        // The nodes that go on after a notice have waited for those that save.
+        if failure.class == Class::Stopped {
+            return Duration::ZERO;
         }
         // A kill from outside says nothing about the next attempt, unless it comes again soon.
         let is_killed = failure.id == Id::RankSignal && failure.cause.is_none();
@@ -278,10 +293,12 @@ impl RestartPolicy {
         &mut self,
         failure: FailedAttempt,
         lasted: Duration,
-        notice: Option<Text>,
+        notice: Option<PendingNotice>,
     ) -> Option<Again> {
-        let asked = self.limits.most > 0 && !matches!(failure.class, Class::Done | Class::Stopped);
-        if !asked {
+        let goes_on =
+            failure.another_waits && notice.as_ref().is_some_and(|one| one.lets_others_go_on);
+        let ends = matches!(failure.class, Class::Done | Class::Stopped) && !goes_on;
+        if self.limits.most == 0 || ends {
             return None;
         }
         if lasted >= QUICK || self.quick.last().is_some_and(|last| !last.ended_like(&failure)) {
@@ -290,10 +307,13 @@ impl RestartPolicy {
         if lasted < QUICK {
             self.quick.push(failure.clone());
         }
-        let noticed = notice.map(|Text { en, zh }| {
+        let noticed = notice.filter(|_| !goes_on).map(|notice| {
+            let Text { en, zh } = notice.reason;
             text!("not started again after a notice: {en}", "收到通知后不再重启：{zh}")
         });
-        self.why_not = noticed.or_else(|| self.forbids(&failure));
+        let used_up = || self.used_up().filter(|_| goes_on);
+        let forbidden = || if goes_on { None } else { self.forbids(&failure) };
+        self.why_not = noticed.or_else(forbidden).or_else(used_up);
         if self.why_not.is_some() {
             return None;
         }
@@ -343,7 +363,10 @@ impl Restarts {
         failure: impl Into<FailedAttempt>,
         lasted: Duration,
     ) -> Result<Option<Again>, Stuck> {
-        let notice = self.notices.as_ref().and_then(Notices::reason);
+        let notice = self.notices.as_ref().and_then(|notices| {
+            let lets_others_go_on = notices.lets_others_go_on();
+            Some(PendingNotice { reason: notices.reason()?, lets_others_go_on })
+        });
         let moved = self.saves.as_ref().and_then(Saves::have_moved);
         let (failure, mut policy) = (failure.into(), self.policy());
         let is_stuck = policy.counts(&failure, moved);

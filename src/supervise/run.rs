@@ -192,7 +192,6 @@ impl Supervisor<'_> {
             _ => None,
         };
         self.outcome.stop_within = noticed;
-        self.outcome.told |= noticed.is_some();
         let budget = EndBudget::of(noticed.unwrap_or(self.launch.grace));
         // A stop of all nodes may come from a manager that signals all of them. A notice comes before any signal.
         if !is_from_outside(reason) || noticed.is_some() {

@@ -304,7 +304,7 @@ pub struct Outcome {
     pub stop: Option<StopReason>,
     /// Start of the stop, from which an `EndBudget` counts. None if the ranks ended by themselves.
     pub stopped_at: Option<Instant>,
-    /// Time that the stop may take; None: the grace period.
+    /// Time that the stop may take, after a notice; None: the grace period.
     pub stop_within: Option<Duration>,
     /// A stop was requested from outside or the guard is lost, so no attempt may follow.
     pub told: bool,

@@ -1,16 +1,17 @@
 //! Jobs to which more nodes come than there are seats.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::{Ended, Launcher, Running, free_port, kill, program, python, run_args, wait_until};
 use tempfile::TempDir;
 
-/// So many nodes have a seat, and so many more may come.
-const SEATS: u32 = 2;
+/// So many nodes may come beside those with a seat.
 const SPARES: u32 = 2;
 
 struct Job {
+    /// So many nodes have a seat.
+    seats: u32,
     port: u16,
     folder: TempDir,
     /// Seconds that a rank takes to end.
@@ -21,18 +22,21 @@ struct Job {
 impl Job {
     fn new() -> Job {
         let folder = tempfile::tempdir().expect("a folder");
-        Job { port: free_port(), folder, slow: "0", options: &[] }
+        Job { seats: 2, port: free_port(), folder, slow: "0", options: &[] }
     }
 
     /// A launcher on this node; the platform counts all nodes.
     fn node(&self, node: u32) -> Running {
         let mut args = run_args("direct", 1);
         args.extend(["--spares", &SPARES.to_string(), "--grace", "20s"].map(Into::into));
+        let notice =
+            format!("file:{}", self.folder.path().join(format!("notice-{node}")).display());
+        args.extend(["--notice", &notice].map(Into::into));
         args.extend(self.options.iter().map(Into::into));
         args.push("--".into());
         let program = program("places.py");
         let line = [python(), program, self.folder.path().into(), PathBuf::from(self.slow)];
-        Launcher::new(args).args(line).node(node, SEATS + SPARES, self.port).start()
+        Launcher::new(args).args(line).node(node, self.seats + SPARES, self.port).start()
     }
 
     fn nodes(&self, nodes: impl IntoIterator<Item = u32>) -> Vec<Running> {
@@ -49,24 +53,30 @@ impl Job {
             let path = self.folder.path().join(format!("{attempt}-{rank}"));
             wait_until("a rank of this attempt", || std::fs::read_to_string(&path).ok())
         };
-        (0..SEATS).map(of).collect()
+        (0..self.seats).map(of).collect()
+    }
+
+    /// What the ranks say where each has its own seat.
+    fn all_seats(&self) -> Vec<String> {
+        let seats = self.seats;
+        let of = |rank| format!("seat {rank} of {seats}, rank {rank} of {seats}");
+        (0..seats).map(of).collect()
     }
 }
 
-fn seats() -> Vec<String> {
-    let of = |rank| format!("seat {rank} of {SEATS}, rank {rank} of {SEATS}");
-    (0..SEATS).map(of).collect()
-}
-
 /// SIGKILL of everything on a node, the guard first, or it would sweep and report.
-fn lose(node: Running) -> Ended {
+fn kill_all(node: &Running) {
     let mut processes = node.processes();
     processes.sort_by_key(|process| process.pid);
     for process in processes {
         let pid = nix::unistd::Pid::from_raw(process.pid);
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
     }
-    node.wait()
+}
+
+fn lose(node: Running) {
+    kill_all(&node);
+    node.wait();
 }
 
 fn waits(node: &mut Running) {
@@ -90,12 +100,12 @@ fn sits(ended: &Ended, node: u32) -> Vec<u64> {
 fn spare_takes_the_seat_of_a_lost_node_which_parks_when_it_returns() {
     let job = Job::new();
     let mut nodes = job.nodes(0..4);
-    assert_eq!(job.running(0), seats());
+    assert_eq!(job.running(0), job.all_seats());
     waits(&mut nodes[2]);
     waits(&mut nodes[3]);
     let lost = nodes.remove(1);
     lose(lost);
-    assert_eq!(job.running(1), seats());
+    assert_eq!(job.running(1), job.all_seats());
     let mut returned = job.node(1);
     waits(&mut returned);
     job.write("end");
@@ -112,6 +122,29 @@ fn spare_takes_the_seat_of_a_lost_node_which_parks_when_it_returns() {
     }
 }
 
+/// Nobody waits for nodes that are lost, however many they are.
+#[test]
+fn spares_take_the_seats_of_nodes_that_are_lost_together() {
+    let job = Job { seats: 3, ..Job::new() };
+    let mut nodes = job.nodes(0..5);
+    job.running(0);
+    waits(&mut nodes[3]);
+    waits(&mut nodes[4]);
+    let began = Instant::now();
+    let two = [nodes.remove(2), nodes.remove(1)];
+    for node in &two {
+        kill_all(node);
+    }
+    assert_eq!(job.running(1), job.all_seats());
+    // A node that might return is awaited for the grace period of 20 s and more.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    job.write("end");
+    let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
+    assert!(ended.iter().all(|over| over.code == 0));
+    assert_eq!(sits(&ended[0], 0), [0, 3, 4]);
+    two.into_iter().for_each(|node| drop(node.wait()));
+}
+
 /// A rank fails where the other nodes need seconds to stop theirs: who had a seat keeps it, although both spares are there
 /// at once.
 #[test]
@@ -122,12 +155,12 @@ fn spare_that_comes_first_takes_no_seat_of_a_node_that_returns() {
     waits(&mut nodes[2]);
     waits(&mut nodes[3]);
     job.write("fail-0-0");
-    assert_eq!(job.running(1), seats());
+    assert_eq!(job.running(1), job.all_seats());
     job.write("end");
     let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
     for (node, over) in (0..).zip(ended) {
         let over = over.expect_code(0).expect_nothing_left();
-        if node < SEATS {
+        if node < job.seats {
             assert_eq!(sits(&over, node), [0, 1]);
         } else {
             assert!(over.err.contains("this spare has no seat"), "{}", over.err);
@@ -152,7 +185,7 @@ fn job_that_ends_with_a_failure_ends_its_spares() {
 fn spare_takes_the_seat_of_a_node_that_never_came() {
     let job = Job::new();
     let nodes = job.nodes([0, 2, 3]);
-    assert_eq!(job.running(0), seats());
+    assert_eq!(job.running(0), job.all_seats());
     job.write("end");
     let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
     assert!(ended.iter().all(|over| over.code == 0));
@@ -165,7 +198,7 @@ fn each_spare_is_used_once_and_then_the_job_says_what_it_lacks() {
     let job = Job { options: &["--wait-timeout", "8s"], ..Job::new() };
     let mut nodes: Vec<Option<Running>> = job.nodes(0..4).into_iter().map(Some).collect();
     for (victim, attempt) in (1..).zip(0..=SPARES) {
-        assert_eq!(job.running(attempt), seats(), "attempt {attempt}");
+        assert_eq!(job.running(attempt), job.all_seats(), "attempt {attempt}");
         let lost = nodes[victim].take().expect("it runs");
         lose(lost);
     }
@@ -185,10 +218,36 @@ fn stopped_spare_ends_nothing_else() {
     spare.signal(nix::sys::signal::Signal::SIGTERM);
     spare.wait().expect_code(143).expect_nothing_left();
     kill(nodes[1].agent());
-    assert_eq!(job.running(1), seats());
+    assert_eq!(job.running(1), job.all_seats());
     job.write("end");
     let codes: Vec<i32> = nodes.into_iter().map(|node| node.wait().code).collect();
     assert_eq!(codes, [0, 137, 0]);
+}
+
+/// A notice on one node moves its seat to a spare, once the ranks have saved; on node 0, or where each node hears it by
+/// itself, it is the end of the job.
+#[test]
+fn notice_moves_the_seat_of_a_node_that_ends_soon() {
+    for (noticed, codes) in [(&[1][..], [0, 143, 0, 0]), (&[0], [143; 4]), (&[0, 1], [143; 4])] {
+        let job = Job { slow: "1", ..Job::new() };
+        let mut nodes = job.nodes(0..4);
+        job.running(0);
+        waits(&mut nodes[2]);
+        waits(&mut nodes[3]);
+        noticed.iter().for_each(|node| job.write(&format!("notice-{node}")));
+        if codes[0] == 0 {
+            assert_eq!(job.running(1), job.all_seats());
+            job.write("end");
+        }
+        let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
+        let found: Vec<i32> = ended.iter().map(|over| over.code).collect();
+        assert_eq!(found, codes, "{noticed:?}: {}", ended[0].err);
+        if codes[0] == 0 {
+            assert_eq!(sits(&ended[0], 0), [0, 2]);
+            assert_eq!(ended[1].id(), Some("stopped.notice"));
+            assert!(ended[0].run_json(0)["notice"].is_null());
+        }
+    }
 }
 
 /// What can have no spares is refused before anything starts.

@@ -289,9 +289,9 @@ impl StatusBoard {
         state.known.standstill = None;
     }
 
-    /// A notice came that this node or the job is to end soon.
-    pub fn announced(&self, notice: NoticeStatus) {
-        self.state().known.notice = Some(notice);
+    /// A notice came that this node or the job is to end soon. None: the job goes on without the node.
+    pub fn announced(&self, notice: Option<NoticeStatus>) {
+        self.state().known.notice = notice;
     }
 
     /// A rank holds the others back, or no longer does. `node`: the node of the rank.

@@ -130,7 +130,7 @@ async fn follow(
     ends: &mut Ends,
     said: &mut Said,
 ) -> Result<(), ChannelError> {
-    let Ends { events, commands, desk } = ends;
+    let Ends { events, commands, desk, .. } = ends;
     let watch = WATCH.min(connection.config.heartbeat());
     let mut later: VecDeque<QuestionFrame> = VecDeque::new();
     let mut is_judged = false;

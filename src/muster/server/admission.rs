@@ -30,7 +30,7 @@ const CHALLENGE: Duration = Duration::from_secs(2);
 /// Once every seat could be taken, the time for which nodes are awaited that may still come.
 const LAST_CALL: Duration = Duration::from_secs(5);
 /// The same for nodes of the last attempt, beyond the grace period of their ranks.
-const RETURN: Duration = Duration::from_secs(30);
+const RETURN: Duration = Duration::from_secs(15);
 /// Time limit for sending the last frames.
 const DRAIN: Duration = Duration::from_secs(3);
 
@@ -77,6 +77,8 @@ pub struct Admission {
     seen: BTreeMap<u32, (SocketAddr, Instant)>,
     /// Since when every seat could be taken.
     enough: Option<Instant>,
+    /// The end of the wait.
+    pub(crate) deadline: Instant,
     rejected: Rejected,
     heartbeat: Heartbeat,
 }
@@ -98,6 +100,7 @@ impl Admission {
             challenges: BTreeMap::new(),
             seen: BTreeMap::new(),
             enough: None,
+            deadline: Instant::now() + config.wait_timeout,
             rejected: Rejected::new(config),
             heartbeat: Heartbeat::before_start(),
         })
@@ -124,7 +127,7 @@ impl Admission {
             false if is_awaited => LAST_CALL,
             false => Duration::ZERO,
         };
-        Some(enough + patience)
+        Some((enough + patience).min(self.deadline.max(enough)))
     }
 
     /// Follows a change of the nodes that are there.

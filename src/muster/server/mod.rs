@@ -120,7 +120,7 @@ async fn wait_for_all(
     admission: &mut Admission,
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Option<Text>, Refusal> {
-    let end = Instant::now() + config.wait_timeout;
+    let end = admission.deadline;
     let mut lines = Lines::begin(config.pace);
     while !admission.is_complete() {
         tokio::select! {
@@ -130,7 +130,7 @@ async fn wait_for_all(
                 _ => {}
             },
             () = sleep_until(lines.due().min(end)) => {
-                if Instant::now() >= end {
+                if Instant::now() >= end && !admission.is_complete() {
                     admission.say_rejected(say);
                     return Err(admission.absence().refusal());
                 }

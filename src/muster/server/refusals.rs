@@ -205,7 +205,7 @@ impl Absence<'_> {
 
     fn arrived(&self) -> u32 {
         let absent = u32::try_from(self.absent.len()).unwrap_or(u32::MAX);
-        self.config.nnodes.saturating_sub(absent)
+        self.config.all().saturating_sub(absent)
     }
 
     pub fn progress(&self, waited: Duration) -> Text {
@@ -213,6 +213,12 @@ impl Absence<'_> {
         let (Text { en: absent, zh: absent_zh }, all) = (self.named(), self.config.unit.plural());
         let (all, all_zh, absent_zh) = (all.en, all.zh, spaced(&absent_zh));
         let (waited, timeout) = (clock(waited), clock(self.config.wait_timeout));
+        if arrived >= nnodes {
+            return text!(
+                "{arrived} {all} have arrived, which is enough for {nnodes} seats; waiting a moment on port {port} for {absent}",
+                "已有 {arrived} 个{all_zh}到达，足以占满 {nnodes} 个席位；在端口 {port} 上稍候{absent_zh}"
+            );
+        }
         text!(
             "{arrived} of {nnodes} {all} have arrived; waiting on port {port} for {absent} ({waited} of {timeout})",
             "已有 {arrived}/{nnodes} 个{all_zh}到达；正在端口 {port} 上等待{absent_zh}（{waited}/{timeout}）"

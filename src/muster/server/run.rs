@@ -14,7 +14,7 @@ use super::registry::{Away, Member, Registry};
 use crate::keepalive::{Cut, Heartbeat, Pause, UNANSWERED, millis, now};
 use crate::protocol::{Cause, Decide, FromMember, FromNode0, Loss, MemberKind, channel};
 use crate::questions::{Desk, Outgoing};
-use crate::session::{self, Config, Ends, SessionCommand};
+use crate::session::{self, Config, Ends, LostNodes, SessionCommand};
 
 /// Time after the first report in which an earlier failure may still arrive.
 const WINDOW: Duration = Duration::from_millis(250);
@@ -51,6 +51,7 @@ struct Run {
     phase: RunPhase,
     /// Nodes whose ranks still run, including this node.
     running: BTreeSet<u32>,
+    lost: LostNodes,
     events: UnboundedSender<session::SessionEvent>,
     desk: Desk,
 }
@@ -69,14 +70,14 @@ enum RunPhase {
 
 /// Runs until the conductor leaves.
 pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
-    let Ends { events, mut commands, desk } = ends;
+    let Ends { events, mut commands, lost, desk } = ends;
     job.registry.forget_silence();
     let mut heartbeat = Heartbeat::every(job.config.heartbeat());
     let running = job.running.iter().copied().collect();
     let (began, phase, mut away) = (Instant::now(), RunPhase::Running, Away::default());
     away.reach(&job.registry);
     let (silent, pause) = (Vec::new(), Pause::none());
-    let mut run = Run { job, away, silent, pause, began, phase, running, events, desk };
+    let mut run = Run { job, away, silent, pause, began, phase, running, lost, events, desk };
     let mut is_open = true;
     loop {
         let decision = run.decision_at();
@@ -254,6 +255,7 @@ impl Run {
 
     fn lose(&mut self, node: u32, member: Member, loss: Loss) {
         let is_awaited = self.is_awaited(node);
+        self.lost.lock().insert(node);
         self.running.remove(&node);
         let silence = self.job.config.peer_timeout;
         let on = member.seat.map(|seat| seat.node);

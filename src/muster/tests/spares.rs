@@ -1,5 +1,7 @@
 //! Tests of jobs to which more nodes come than there are seats.
 
+use std::borrow::Cow;
+
 use tokio::time::timeout;
 
 use super::agreement::{failure, verdict};
@@ -228,6 +230,26 @@ async fn newcomer_that_does_not_fit_is_refused_alone() {
         tokio::join!(job.lead(None), job.join(1), job.join_as(job.config(2), stranger));
     assert_eq!(zero.expect_err("refused").id, Id::MusterEngine);
     assert_eq!(two.expect_err("refused").id, Id::MusterEngine);
+}
+
+/// Nodes that may still come are awaited for a moment, and never beyond the time of the whole wait.
+#[tokio::test]
+async fn last_call_ends_with_the_wait() {
+    let job = Job::new();
+    let zero = async {
+        let config = Config { wait_timeout: Duration::from_secs(1), ..job.config(0) };
+        let mut said = Vec::new();
+        let gathered = gather(&config, job.summary(0), &mut |line| said.push(line.en)).await;
+        let Assembly::All(gathered) = gathered.expect("enough are there") else { panic!("alone") };
+        assert_eq!(gathered.seats, [0, 3]);
+        let enough = "2 nodes have arrived, which is enough for 2 seats; waiting a moment";
+        assert!(said.iter().all(|line: &Cow<'_, str>| line.starts_with(enough)), "{said:?}");
+    };
+    let three = async {
+        let given_up = timeout(SOON, job.join(3)).await;
+        assert!(matches!(given_up, Err(_) | Ok(Err(_))), "{given_up:?}");
+    };
+    timeout(Duration::from_secs(10), async { tokio::join!(zero, three) }).await.expect("in time");
 }
 
 #[tokio::test]

@@ -158,6 +158,28 @@ fn another_node_that_waits_allows_another_attempt() {
     assert!(!failed(1).calls_for_another_node());
 }
 
+/// A notice ends the job, unless only a node ends and another one waits for its seat.
+#[test]
+fn job_goes_on_after_a_notice_where_another_node_waits() {
+    let stopped = FailedAttempt { class: Class::Stopped, id: Id::StoppedNotice, ..failed(143) };
+    for (another_waits, lets_others_go_on, limit, expected) in [
+        (true, true, 1, true),
+        (true, false, 1, false),
+        (false, true, 1, false),
+        (true, true, 0, false),
+    ] {
+        let restarts = Restarts::new(most(limit), RetryRules::default());
+        let notice = || PendingNotice { reason: Text::same("drain"), lets_others_go_on };
+        let failure = FailedAttempt { another_waits, ..stopped.clone() };
+        let mut policy = restarts.policy();
+        let again = policy.after(failure.clone(), Duration::ZERO, Some(notice()));
+        let row = (another_waits, lets_others_go_on, limit);
+        assert_eq!(again.map(|again| again.pause), expected.then_some(0), "{row:?}");
+        // Each one counts.
+        assert_eq!(policy.after(failure, Duration::ZERO, Some(notice())), None, "{row:?}");
+    }
+}
+
 #[test]
 fn restarts_are_limited_by_number_and_progress() {
     let long = Duration::from_secs(3600);
