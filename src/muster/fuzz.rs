@@ -192,6 +192,7 @@ fn hello() -> Hello {
     Hello {
         node: 1,
         resume: None,
+        held: None,
         key: JobKey { job: Some("job".to_owned()), port: 29500, nnodes: 2 },
         hostname: "worker-1".to_owned(),
         purpose: Purpose::Run,

@@ -41,4 +41,4 @@ pub use protocol::{
 pub use questions::{NoAnswer, Packed, Questions};
 pub use server::compare::refuse_differences;
 pub use server::{Assembly, Gathered, Settled, gather, turn_away};
-pub use session::{Config, Seating, Session, SessionEvent, Without};
+pub use session::{Config, LostNodes, Seating, Session, SessionEvent, Without};

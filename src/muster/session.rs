@@ -108,6 +108,7 @@ impl Config {
             hostname: hostname.to_owned(),
             purpose: self.purpose,
             resume: None,
+            held: self.seating.held,
         }
     }
 }
@@ -134,7 +135,7 @@ pub enum SessionCommand {
 }
 
 /// The nodes that node 0 has lost in this attempt.
-pub(crate) type LostNodes = Arc<Mutex<BTreeSet<u32>>>;
+pub type LostNodes = Arc<Mutex<BTreeSet<u32>>>;
 
 /// The session of one attempt with the other nodes.
 #[derive(Debug)]
@@ -151,7 +152,7 @@ pub struct Session {
 pub struct Ends {
     pub events: mpsc::UnboundedSender<SessionEvent>,
     pub commands: mpsc::UnboundedReceiver<SessionCommand>,
-    pub(crate) lost: LostNodes,
+    pub lost: LostNodes,
     pub desk: Desk,
 }
 
@@ -172,9 +173,9 @@ impl Session {
         Session { events, commands: Some(commands), lost, questions, task }
     }
 
-    /// The nodes that node 0 has lost so far; on other nodes none.
-    pub fn lost(&self) -> BTreeSet<u32> {
-        self.lost.lock().clone()
+    /// The nodes that node 0 loses, also after the verdict; on other nodes none.
+    pub fn lost(&self) -> LostNodes {
+        Arc::clone(&self.lost)
     }
 
     /// The handle with which any thread asks all nodes, until the session ends.
@@ -211,6 +212,12 @@ impl Session {
     /// Waits until node 0 has left, at most `limit`. Node 0 may still ask questions.
     pub async fn stay(&mut self, limit: Duration) {
         let _ = timeout(limit, &mut self.task).await;
+    }
+
+    /// Ends like an agent that is killed.
+    #[cfg(test)]
+    pub(crate) fn die(self) {
+        self.task.abort();
     }
 
     /// Closes the session after the last frames were sent.

@@ -79,10 +79,12 @@ fn read(
         Some(task) => task.node(settings, contract, each, notes)?,
         None => {
             let all = nodes::nnodes(settings, contract, each, notes)?;
+            spares::seats(settings, &all, false, &mut Notes::default())?;
             let rank = tasks::node_rank(settings, contract, &all, notes)?;
             (all, rank)
         }
     };
+    let nnodes = spares::seats(settings, &all, task.is_some(), notes)?;
     let members = task.as_ref().map_or(all.value, |task| task.task.world);
     let at = (node_rank.value, members);
     let master = master::master(settings, contract, &all, at, notes)?;
@@ -90,7 +92,6 @@ fn read(
         tasks::refuse_unknown(contract, &all, &node_rank)?;
     }
     let by_setting = all.by == By::Setting && node_rank.by == By::Setting;
-    let nnodes = spares::seats(settings, &all, task.is_some(), notes)?;
     Ok(Membership {
         platform: if by_setting { "flags".to_owned() } else { platform(contract) },
         nnodes,

@@ -27,8 +27,8 @@ use super::{collect, notify_peers};
 use linux::pace::clock;
 use linux::random;
 use muster::{
-    Accepted, Again, Agreement, Assembly, Cause, Config, Difference, Gathered, Joined, MemberKind,
-    NodeSummary, Seating, Settled, StoreMark, Unparked,
+    Accepted, Again, Agreement, Assembly, Cause, Config, Difference, Gathered, Joined, LostNodes,
+    MemberKind, NodeSummary, Seating, Settled, StoreMark, Unparked,
 };
 use node::observe::Facts;
 use plan::{Plan, Resume, RunIdentity, Scope};
@@ -65,6 +65,8 @@ pub(super) struct Agreed {
     pub(super) seats: Vec<u32>,
     /// What the next attempt has to know of the seats of this one.
     pub(super) seating: Seating,
+    /// The nodes that node 0 loses.
+    pub(super) lost: Option<LostNodes>,
 }
 
 impl Agreed {
@@ -74,23 +76,24 @@ impl Agreed {
         if self.plan.membership.members() == 1 {
             return Start::Run(Agreed { attempt, ..self });
         }
-        let Agreed { identity, restarts, seating, .. } = self;
+        let Agreed { identity, restarts, mut seating, .. } = self;
+        let Seating { returning, lost, avoided, .. } = &mut seating;
+        let gone = self.lost.map(|gone| gone.lock().clone()).unwrap_or_default();
+        avoided.extend(&gone);
+        lost.extend(gone);
+        returning.retain(|node| !lost.contains(node));
         let (identity, tally) = (Some(identity), again.tally);
         Start::Observe(Some(NextAttempt { attempt, identity, restarts, tally, seating }))
     }
 
-    /// The first failure of this attempt is known, and the nodes that were lost by now.
-    pub(super) fn failed(&mut self, cause: &Cause, gone: BTreeSet<u32>) {
-        let Seating { returning, lost, avoided, .. } = &mut self.seating;
-        avoided.extend(&gone);
+    /// The first failure of this attempt is known.
+    pub(super) fn failed(&mut self, cause: &Cause) {
         if FailedAttempt::from(cause).calls_for_another_node() {
-            avoided.insert(cause.node);
+            self.seating.avoided.insert(cause.node);
         }
         if cause.loss.is_some() {
-            lost.insert(cause.node);
+            self.seating.lost.insert(cause.node);
         }
-        lost.extend(gone);
-        returning.retain(|node| !lost.contains(node));
     }
 
     /// A single node takes a port that is free now; several nodes use the agreed port.
@@ -171,6 +174,7 @@ pub(super) async fn agree(
     let Shared { plan, identity, session, attempt, restarts, said: _, seats } = shared;
     let OwnPlan { interactive, executable, duty, .. } = own;
     let seating = seating_after(&plan, &seats, next);
+    let lost = session.as_ref().map(|session| session.lost());
     Ok(Met::Agreed(Agreed {
         plan,
         identity,
@@ -182,6 +186,7 @@ pub(super) async fn agree(
         duty,
         seats,
         seating,
+        lost,
     }))
 }
 
@@ -210,7 +215,11 @@ async fn hold_muster(
     let config = config(&context.host, settings, contract, member, next.is_none())?;
     let seating = next.map_or_else(|| config.seating.clone(), |next| next.seating.clone());
     let (pace, live, held) = (context.wait_pace(), context.live(), seating.held);
-    let config = Config { pace, live, seating, ..config };
+    let mut config = Config { pace, live, seating, ..config };
+    if next.is_some_and(|next| next.identity.is_none()) {
+        // Without ranks to end, this node comes before the others.
+        config.wait_timeout += config.grace + config.peer_timeout;
+    }
     let attempt = next.map_or(0, |next| next.attempt);
     let tally = next.map(|next| next.tally).unwrap_or_default();
     let summary = NodeSummary { attempt, tally, held, ..summary(&context.settings, facts, plan)? };

@@ -128,9 +128,9 @@ pub(super) async fn run(
             let time_left = over.clock.left(EndStep::LastWords);
             let judged =
                 session.judge(&context.speaker(), guard.commands, ending, lines, time_left).await;
-            let (cause, gone) = (session.cause().cloned(), session.lost());
+            let cause = session.cause().cloned();
             if let Some(cause) = cause {
-                ready.failed(&cause, gone);
+                ready.failed(&cause);
             }
             judged
         }

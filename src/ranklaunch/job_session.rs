@@ -1,7 +1,6 @@
 //! The session of the nodes while the job runs: a failure on one node reaches all, and all end
 //! with one verdict. Hands the pipes of the ranks to the logs, whose last lines the verdict shows.
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -16,7 +15,7 @@ use super::job_verdict::{JudgedEnding, judged};
 use super::live_diagnosis::{LiveDiagnosis, explained, known_end, raised};
 use linux::sys;
 use logs::Logs;
-use muster::{Again, Cause, NodeSummary, Questions, Session, SessionEvent, StoreMark};
+use muster::{Again, Cause, LostNodes, NodeSummary, Questions, Session, SessionEvent, StoreMark};
 use report::Ending;
 use report::ending::Speaker;
 use supervise::{GuardCommands, Launch, Streams};
@@ -297,8 +296,8 @@ impl JobSession {
         self.verdict.as_ref().map(|(cause, _)| cause)
     }
 
-    /// The nodes that node 0 has lost; on other nodes none.
-    pub(super) fn lost(&self) -> BTreeSet<u32> {
+    /// The nodes that node 0 loses, also after the verdict; on other nodes none.
+    pub(super) fn lost(&self) -> LostNodes {
         self.session.lost()
     }
 

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
 use super::plan_forms::{masked_env, quoted, shown};
-use plan::{Decision, Plan, PlannedGpu, argv};
+use plan::{Decision, Membership, Plan, PlannedGpu, argv};
 use settings::LayoutRule;
 use text::columns::{columns, fold, padded, shortened_path, start_within, table};
 use text::lang::{Lang, Text, counted};
@@ -122,6 +122,15 @@ fn warnings(out: &mut String, plan: &Plan, lang: Lang, width: Option<usize>) {
     }
 }
 
+/// `5 / 4 + 2`: with the spares, since nodes are numbered through them.
+fn of_how_many(member: &Membership) -> String {
+    let Membership { node_rank, nnodes, spares, .. } = member;
+    match spares {
+        0 => format!("{node_rank} / {nnodes}"),
+        spares => format!("{node_rank} / {nnodes} + {spares}"),
+    }
+}
+
 fn membership(out: &mut String, plan: &Plan, lang: Lang) {
     let m = &plan.membership;
     section(out, &text!("membership", "成员信息"), lang);
@@ -130,7 +139,7 @@ fn membership(out: &mut String, plan: &Plan, lang: Lang) {
         out,
         vec![
             row(text!("platform", "平台"), m.platform.clone()),
-            row(text!("node", "节点编号"), format!("{} / {}", m.node_rank, m.nnodes)),
+            row(text!("node", "节点编号"), of_how_many(m)),
             row(text!("master", "Master"), master(plan).get(lang).to_owned()),
             row(text!("ranks", "进程数"), ranks(plan).get(lang).to_owned()),
         ],

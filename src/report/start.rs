@@ -118,6 +118,9 @@ fn rows(plan: &Plan, settings: &Settings) -> Vec<Row> {
     row(text!("version", "版本"), version, "");
     if !few {
         row(text!("nodes", "节点数"), member.nnodes.to_string(), "nnodes");
+        if member.spares > 0 {
+            row(text!("spares", "备用节点数"), member.spares.to_string(), "spares");
+        }
         row(text!("this node", "本节点编号"), member.node_rank.to_string(), "node_rank");
         let master = plan_view::master(plan).get(lang).to_owned();
         row(text!("master", "Master 地址"), master, "master_addr");

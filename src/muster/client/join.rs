@@ -290,8 +290,8 @@ impl Search<'_> {
         match refusal.id {
             // A node 0 that is about to end may hold the port.
             Id::MusterOtherJob => self.holder.other_job(peer, &refusal.text).into(),
-            // Node 0 runs `check`, and may launch the job afterwards.
-            Id::MusterJob => {
+            // Node 0 runs `check`, and may launch the job afterwards; or an earlier launcher of this node is still there.
+            Id::MusterJob | Id::MusterAttempt => {
                 self.seen.note(JoinProblem::Refused(refusal));
                 Step::NotAdmitted(None)
             }

@@ -92,6 +92,7 @@ pub(crate) async fn run(
         let _ = ends.events.send(SessionEvent::Verdict { cause: Box::new(cause), again: None });
         break;
     }
+    connection.send(&FromMember::Bye).await;
     connection.close().await;
 }
 

@@ -301,6 +301,7 @@ mod tests {
                 hostname: "a".to_owned(),
                 purpose: Purpose::Check,
                 resume: Some("a1".to_owned()),
+                held: Some(3),
             }),
             FromMember::Summary(summary(1, 2)),
             FromMember::Accept,

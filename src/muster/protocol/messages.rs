@@ -44,6 +44,8 @@ pub enum FromMember {
     Failed(Cause),
     /// All ranks of the node succeeded.
     Done,
+    /// The node leaves after the verdict. Without it a connection that ends means that its agent died.
+    Bye,
     Pong,
     /// The result of [`FromNode0::MeasureTo`].
     Measured(Link),
@@ -125,6 +127,9 @@ pub struct Hello {
     /// The token of [`ResumePoint`], from a node that already takes part.
     #[serde(default)]
     pub resume: Option<String>,
+    /// The seat that the node had in the last attempt.
+    #[serde(default)]
+    pub held: Option<u32>,
 }
 
 /// The port at which node 0 accepts nodes again whose connection was cut.
@@ -153,6 +158,7 @@ impl Message for FromMember {
             FromMember::Question(frame) => return frame.check(),
             FromMember::Accept
             | FromMember::Done
+            | FromMember::Bye
             | FromMember::Pong
             | FromMember::Heartbeat { .. } => {}
         }

@@ -184,7 +184,7 @@ impl Admission {
     fn hear(&mut self, event: ConnectionEvent, say: Say<'_>) -> Result<Change, Refusal> {
         match event {
             ConnectionEvent::Arrived(arrival) => self.arrived(arrival, say),
-            ConnectionEvent::Frame(id, frame) => self.frame(id, *frame),
+            ConnectionEvent::Frame(id, frame) => self.frame(id, *frame, say),
             ConnectionEvent::Gone(id, _) => {
                 self.challenges.retain(|_, challenge| challenge.newcomer.id != id);
                 let Some(node) = self.registry.node_of(id) else { return Ok(Change::None) };
@@ -261,25 +261,40 @@ impl Admission {
         Ok(Change::None)
     }
 
-    fn frame(&mut self, id: ConnectionId, frame: FromMember) -> Result<Change, Refusal> {
+    fn frame(
+        &mut self,
+        id: ConnectionId,
+        frame: FromMember,
+        say: Say<'_>,
+    ) -> Result<Change, Refusal> {
+        // A job that has run goes on without a newcomer that does not fit.
+        let is_replaceable = self.own.attempt > 0 && self.config.seating.spares > 0;
         let Some((node, member)) = self.registry.hear(id) else { return Ok(Change::None) };
         self.seen.insert(node, (member.from, Instant::now()));
         if let Some(Challenge { newcomer, .. }) = self.challenges.remove(&node) {
             let earlier = (member.hostname.as_str(), member.from);
             let refusal = duplicate(self.config.unit, earlier, &newcomer.hello, newcomer.from);
-            newcomer.out.send(&FromNode0::Refuse(refusal.clone()));
-            return Err(refusal);
+            if !is_replaceable {
+                newcomer.out.send(&FromNode0::Refuse(refusal.clone()));
+                return Err(refusal);
+            }
+            let has_seat = self.summaries.get(&node).is_some_and(|one| one.held.is_some());
+            if has_seat || newcomer.hello.held.is_none() {
+                newcomer.out.send(&FromNode0::Refuse(refusal));
+            } else {
+                // The newcomer is the node of the last attempt.
+                member.send(&FromNode0::Refuse(refusal));
+                self.remove(node);
+                return self.arrived(newcomer, say);
+            }
         }
         match frame {
             FromMember::Summary(summary) if summary.node == node => {
+                let goes_on = is_replaceable && summary.held.is_none();
                 let fits = compare::check(&self.own, &summary)
                     .and_then(|()| compare::check_store(&self.own, &summary));
                 if let Err(refusal) = fits {
-                    // A job that has run goes on without a newcomer that does not fit.
-                    if self.own.attempt > 0
-                        && self.config.seating.spares > 0
-                        && summary.held.is_none()
-                    {
+                    if goes_on {
                         member.send(&FromNode0::Refuse(refusal));
                         self.config.seating.lost.insert(node);
                         self.remove(node);
@@ -289,6 +304,7 @@ impl Admission {
                 }
                 (member.seat, member.alive) = (summary.seat, summary.alive);
                 self.summaries.insert(node, summary);
+                self.config.seating.lost.remove(&node);
                 self.recount();
             }
             FromMember::Accept => return Ok(Change::Accepted(node)),

@@ -213,8 +213,8 @@ impl Gathered {
         let (config, own, events, registry, resume) = admission.start(point).await;
         registry.broadcast_to(&nodes, &FromNode0::Go);
         registry.broadcast_to(&parked, &FromNode0::Park);
-        let (hostname, running) = (own.hostname, Arc::clone(&nodes));
-        let job = run::Job { config, hostname, registry, running, resume, decide };
+        let running = Arc::clone(&nodes);
+        let job = run::Job { config, own, registry, running, resume, decide };
         Ok(Settled::Session(Session::start(0, nodes, |ends| run::run(job, events, ends))))
     }
 }

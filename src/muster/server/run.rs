@@ -9,12 +9,17 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep_until};
 
 use super::admission::Resume;
+use super::compare::{check, check_store};
 use super::listener::{Arrival, ConnectionEvent, EventReceiver, drain};
+use super::refusals::{duplicate, wrong_count, wrong_job, wrong_purpose, wrong_rank};
 use super::registry::{Away, Member, Registry};
 use crate::keepalive::{Cut, Heartbeat, Pause, UNANSWERED, millis, now};
-use crate::protocol::{Cause, Decide, FromMember, FromNode0, Loss, MemberKind, channel};
+use crate::protocol::{
+    Cause, Decide, FromMember, FromNode0, Loss, MemberKind, NodeSummary, channel,
+};
 use crate::questions::{Desk, Outgoing};
 use crate::session::{self, Config, Ends, LostNodes, SessionCommand};
+use verdict::{Id, Refusal};
 
 /// Time after the first report in which an earlier failure may still arrive.
 const WINDOW: Duration = Duration::from_millis(250);
@@ -30,7 +35,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// The parts that the session takes over from the agreement.
 pub(crate) struct Job {
     pub config: Config,
-    pub hostname: String,
+    pub own: NodeSummary,
     /// All that are connected; those that do not run wait for a seat.
     pub registry: Registry,
     /// The nodes that start ranks, with this one.
@@ -51,6 +56,10 @@ struct Run {
     phase: RunPhase,
     /// Nodes whose ranks still run, including this node.
     running: BTreeSet<u32>,
+    /// Nodes that wait for a seat.
+    waiting: BTreeSet<u32>,
+    /// Nodes that have said farewell.
+    leaving: BTreeSet<u32>,
     lost: LostNodes,
     events: UnboundedSender<session::SessionEvent>,
     desk: Desk,
@@ -73,11 +82,26 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
     let Ends { events, mut commands, lost, desk } = ends;
     job.registry.forget_silence();
     let mut heartbeat = Heartbeat::every(job.config.heartbeat());
-    let running = job.running.iter().copied().collect();
+    let running: BTreeSet<u32> = job.running.iter().copied().collect();
+    let waiting = job.registry.nodes().filter(|node| !running.contains(node)).collect();
     let (began, phase, mut away) = (Instant::now(), RunPhase::Running, Away::default());
     away.reach(&job.registry);
     let (silent, pause) = (Vec::new(), Pause::none());
-    let mut run = Run { job, away, silent, pause, began, phase, running, lost, events, desk };
+    let leaving = BTreeSet::new();
+    let mut run = Run {
+        job,
+        away,
+        silent,
+        pause,
+        began,
+        phase,
+        running,
+        waiting,
+        leaving,
+        lost,
+        events,
+        desk,
+    };
     let mut is_open = true;
     loop {
         let decision = run.decision_at();
@@ -124,6 +148,10 @@ impl Run {
                 match *frame {
                     FromMember::Heartbeat { memory } => member.note_memory(memory),
                     FromMember::Done => drop(self.running.remove(&node)),
+                    FromMember::Bye => drop(self.leaving.insert(node)),
+                    FromMember::Summary(summary) if !self.job.running.contains(&node) => {
+                        self.compare(node, &summary);
+                    }
                     FromMember::Question(frame) => {
                         let is_there = |node| self.job.registry.get(node).is_some();
                         let frames = self.desk.hear(node, frame, &is_there);
@@ -153,11 +181,11 @@ impl Run {
         let node = arrival.hello.node;
         let token = self.job.resume.as_ref().map(|resume| &resume.token);
         let is_ours = token.is_some() && token == arrival.hello.resume.as_ref();
-        if node == 0 || node >= self.job.config.all() {
-            return;
-        }
         if !is_ours {
             self.park(arrival);
+            return;
+        }
+        if node == 0 || node >= self.job.config.all() {
             return;
         }
         tracing::warn!(node, "the connection of the node was cut, and is there again");
@@ -173,41 +201,76 @@ impl Run {
         }
     }
 
-    /// A node that comes while the job runs waits for a seat, if the job has spares.
+    /// A node that comes while the job runs may wait for a seat, if the job has spares. It is told what it does otherwise
+    /// not learn before the next attempt.
     fn park(&mut self, arrival: Arrival) {
         let (config, hello) = (&self.job.config, &arrival.hello);
         let node = hello.node;
-        let is_known = self.job.registry.get(node).is_some() || self.away.has(node);
-        let is_of_job = hello.resume.is_none()
-            && hello.purpose == config.purpose
-            && !config.key().is_of_other_job(&hello.key)
-            && hello.key.nnodes == config.nnodes;
-        if config.seating.spares == 0
-            || is_known
-            || !is_of_job
-            || !matches!(self.phase, RunPhase::Running)
-        {
+        if config.seating.spares == 0 || !matches!(self.phase, RunPhase::Running) {
             return;
         }
-        tracing::info!(node, "a node came and waits for a seat");
+        let earlier = self.job.registry.get(node).map(|one| (one.hostname.as_str(), one.from));
+        let refusal = if config.key().is_of_other_job(&hello.key) {
+            Some(wrong_job(config, hello))
+        } else if hello.purpose != config.purpose {
+            Some(wrong_purpose(config.purpose))
+        } else if node == 0 || node >= hello.key.nnodes.saturating_add(config.seating.spares) {
+            Some(wrong_rank(config, hello, arrival.from))
+        } else if hello.key.nnodes != config.nnodes {
+            Some(wrong_count(config, hello))
+        } else {
+            // The earlier one may be dead without anybody knowing: this one tries again.
+            let again = |two: Refusal| Refusal { id: Id::MusterAttempt, ..two };
+            earlier.map(|one| again(duplicate(config.unit, one, hello, arrival.from)))
+        };
+        if let Some(refusal) = refusal {
+            arrival.out.send(&FromNode0::Refuse(refusal));
+            return;
+        }
+        if hello.resume.is_some() || self.away.has(node) {
+            return;
+        }
         self.job.registry.insert(arrival);
+        if let Some(member) = self.job.registry.get(node) {
+            member.send(&FromNode0::Welcome { at: now(), wall: millis(SystemTime::now()) });
+        }
+    }
+
+    /// The summary of a node that came while the job runs.
+    fn compare(&mut self, node: u32, summary: &NodeSummary) {
         let Some(member) = self.job.registry.get(node) else { return };
-        member.send(&FromNode0::Welcome { at: now(), wall: millis(SystemTime::now()) });
-        member.send(&FromNode0::Park);
+        let own = &self.job.own;
+        let fits = check(own, summary).and_then(|()| check_store(own, summary));
+        match fits {
+            Ok(()) => {
+                tracing::info!(node, "a node came and waits for a seat");
+                member.send(&FromNode0::Park);
+                self.waiting.insert(node);
+            }
+            Err(refusal) => {
+                tracing::warn!(node, why = %refusal.text.en, "a node came that does not fit");
+                member.send(&FromNode0::Refuse(refusal));
+                self.job.registry.remove(node);
+            }
+        }
     }
 
     /// The connection of a node was closed.
     fn cut(&mut self, node: u32, how: Cut) {
         let Some(member) = self.job.registry.remove(node) else { return };
         self.forget_questions(node);
-        if !self.is_awaited(node) {
+        let has_left = self.leaving.contains(&node) || !self.job.running.contains(&node);
+        if !has_left && matches!(self.phase, RunPhase::Done(_)) {
+            self.lost.lock().insert(node);
+        }
+        if !self.is_awaited(node) && !self.reports_partly(node) {
             return;
         }
         let config = &self.job.config;
         if let Some(pause) = self.pause.just_over(config) {
             // The member gave up this node, which was not running.
             let on = (config.unit == MemberKind::Task).then_some(0);
-            let (host, silence) = (&self.job.hostname, config.peer_timeout);
+            let (host, silence) = (&self.job.own.hostname, config.peer_timeout);
             let lost = Cause::lost((0, on), host, Loss::Silent, None, silence, now());
             self.failed(lost.of_pause(pause));
             return;
@@ -225,6 +288,12 @@ impl Run {
             RunPhase::Done(_) => true,
         };
         !has_reported && self.running.contains(&node)
+    }
+
+    /// Whether more is to come of what the node has reported.
+    fn reports_partly(&self, node: u32) -> bool {
+        let RunPhase::Failing { failures, .. } = &self.phase else { return false };
+        failures.get(&node).is_some_and(|cause| !cause.whole)
     }
 
     fn forget_questions(&mut self, node: u32) {
@@ -257,6 +326,12 @@ impl Run {
         let is_awaited = self.is_awaited(node);
         self.lost.lock().insert(node);
         self.running.remove(&node);
+        if let RunPhase::Failing { failures, .. } = &mut self.phase
+            && let Some(cause) = failures.get_mut(&node)
+        {
+            // Nothing more comes.
+            cause.whole = true;
+        }
         let silence = self.job.config.peer_timeout;
         let on = member.seat.map(|seat| seat.node);
         let cause = Cause::lost((node, on), &member.hostname, loss, member.memory, silence, now());
@@ -301,7 +376,10 @@ impl Run {
     fn decide(&mut self) {
         let RunPhase::Failing { failures, .. } = &self.phase else { return };
         let Some(mut cause) = first(failures).cloned() else { return };
-        let waits = self.job.registry.nodes().any(|node| !self.job.running.contains(&node));
+        // Node 0 keeps its seat, and who has failed before is no better.
+        let avoided = &self.job.config.seating.avoided;
+        let helps = |node: u32| self.waiting.contains(&node) && !avoided.contains(&node);
+        let waits = cause.node != 0 && self.job.registry.nodes().any(helps);
         let again = (self.job.decide)(&mut cause, self.began.elapsed(), waits);
         let verdict = FromNode0::Verdict { cause: cause.clone(), again };
         self.silent.drain(..).for_each(|member| member.send(&verdict));

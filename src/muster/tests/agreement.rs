@@ -99,6 +99,49 @@ async fn dead_node_is_named_with_its_memory() {
     }
 }
 
+/// A node that dies while it still reads its last lines is not waited for.
+#[tokio::test]
+async fn report_that_cannot_become_whole_is_enough() {
+    let (mut zero, mut one, two) = three(|_| {}).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    two.failed(failure(2, now(), false));
+    let stop = timeout(Duration::from_secs(2), zero.next_event()).await.expect("a stop");
+    assert_eq!(stop, SessionEvent::Stop);
+    drop(two);
+    let began = std::time::Instant::now();
+    for session in [&mut zero, &mut one] {
+        let SessionEvent::Verdict { cause, .. } = verdict(session).await else {
+            panic!("no verdict")
+        };
+        assert_eq!((cause.node, cause.id), (2, Id::RankExit));
+    }
+    // The limit for last lines is 5 s.
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert_eq!(*zero.lost().lock(), [2].into());
+}
+
+/// Who leaves after the verdict is not lost, and who dies then is.
+#[tokio::test]
+async fn node_that_dies_after_the_verdict_is_lost() {
+    let (mut zero, mut one, mut two) = three(|_| {}).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    zero.failed(failure(0, now(), true));
+    for session in [&mut zero, &mut one, &mut two] {
+        assert!(matches!(verdict(session).await, SessionEvent::Verdict { .. }));
+    }
+    one.close().await;
+    two.die();
+    let lost = zero.lost();
+    timeout(Duration::from_secs(5), async {
+        while lost.lock().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("it is seen");
+    assert_eq!(*lost.lock(), [2].into());
+}
+
 #[tokio::test]
 async fn loss_of_node_0_ends_the_job() {
     let (zero, mut one, mut two) = three(|_| {}).await;

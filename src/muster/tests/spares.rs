@@ -232,6 +232,94 @@ async fn newcomer_that_does_not_fit_is_refused_alone() {
     assert_eq!(two.expect_err("refused").id, Id::MusterEngine);
 }
 
+/// Of two launchers with the number of one node, the one of the last attempt goes on, whichever comes first.
+#[tokio::test]
+async fn second_launcher_of_a_node_is_refused_alone() {
+    for is_first in [true, false] {
+        let job = Job { attempt: 1, lost: vec![2, 3], ..Job::new() };
+        let seating = Seating { held: Some(1), ..job.config(1).seating };
+        let config = Config { seating, ..job.config(1) };
+        let own = NodeSummary { held: Some(1), ..job.summary(1) };
+        // Node 3 holds the agreement up until both have come.
+        let later =
+            |is_later: bool| tokio::time::sleep(Duration::from_millis(300 * u64::from(is_later)));
+        let holder = async {
+            later(!is_first).await;
+            job.join_as(config, own).await
+        };
+        let other = async {
+            later(is_first).await;
+            job.join(1).await
+        };
+        let lead = async {
+            let config = Config {
+                seating: Seating { lost: [2].into(), ..job.config(0).seating },
+                ..job.config(0)
+            };
+            let gathered = gather(&config, job.summary(0), &mut |_| {}).await.expect("gathered");
+            let Assembly::All(gathered) = gathered else { panic!("alone") };
+            let agreed = Agreement { attempt: 1, ..agreement(&gathered, job.master_port) };
+            gathered.agree(agreed, Box::new(|_, _, _| None), &mut |_| {}).await.expect("agreed")
+        };
+        let three = async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            job.join(3).await
+        };
+        let came = async { tokio::join!(lead, holder, other, three) };
+        let (_zero, holder, other, three) =
+            timeout(Duration::from_secs(10), came).await.expect("in time");
+        assert_eq!(holder.expect("agreed").seated().1.seats, [0, 1]);
+        assert_eq!(other.expect_err("refused").id, Id::MusterDuplicate, "{is_first}");
+        three.expect("parked").parked();
+    }
+}
+
+/// Who cannot take part learns it at once, and a second launcher of a node that runs waits for the end of the first.
+#[tokio::test]
+async fn newcomers_to_a_running_job_are_told() {
+    let job = Job::new();
+    let (zero, one, two, three) =
+        tokio::join!(job.lead(None), job.join(1), job.join(2), job.join(3));
+    let (_zero, one) = (zero.expect("agreed"), one.expect("agreed").seated());
+    drop((two, three));
+    let stranger = NodeSummary { engine: settings::Engine::Torchrun, ..job.summary(2) };
+    let refused = timeout(SOON, job.join_as(job.config(2), stranger)).await.expect("told");
+    assert_eq!(refused.expect_err("refused").id, Id::MusterEngine);
+    let other = Config { nnodes: 3, ..job.config(2) };
+    let refused = timeout(SOON, job.join_as(other, job.summary(2))).await.expect("told");
+    assert_eq!(refused.expect_err("refused").id, Id::MusterNnodes);
+    let second = timeout(Duration::from_secs(2), job.join(1)).await;
+    assert!(second.is_err(), "{second:?}");
+    let impatient = Config { wait_timeout: Duration::from_secs(1), ..job.config(1) };
+    let second = job.join_as(impatient, job.summary(1)).await.expect_err("given up");
+    assert!(second.text.en.contains("two nodes claim to be node 1"), "{second:?}");
+    drop(one);
+}
+
+/// A node that refused and came again whole is there.
+#[tokio::test]
+async fn node_that_comes_again_counts_again() {
+    let job = Job::new();
+    let refusal = Refusal::new(Id::ShmSize, Text::same("64 MiB"), Text::same(""));
+    let host = Host::replayed("/", BTreeMap::new());
+    let declines = async |node: u32| {
+        let config = job.config(node);
+        assert_eq!(decline(&host, &config, "host", &refusal).await, Declined::Told);
+    };
+    let others = async {
+        declines(3).await;
+        declines(2).await;
+        tokio::join!(job.join(3), async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            declines(1).await;
+        })
+    };
+    let came = timeout(SOON, async { tokio::join!(job.lead(None), others) });
+    let (zero, (three, ())) = came.await.expect("nobody else is awaited");
+    assert_eq!(zero.expect("agreed").1.seats, [0, 3]);
+    three.expect("agreed").seated();
+}
+
 /// Nodes that may still come are awaited for a moment, and never beyond the time of the whole wait.
 #[tokio::test]
 async fn last_call_ends_with_the_wait() {

@@ -25,6 +25,11 @@ pub(super) fn nnodes(
         let (value, source) = (setting.value, &setting.source);
         let all = value.saturating_add(settings.spares.value);
         if !(1..=MOST_NODES).contains(&value) || all > MOST_NODES {
+            let (value, source) = match value {
+                0 => (value, source.to_string()),
+                _ if settings.spares.value == 0 => (value, source.to_string()),
+                _ => (all, format!("{source} and {} together", settings.spares.source)),
+            };
             return Err(refuse(
                 Id::MembershipNumber,
                 text!(
@@ -38,7 +43,12 @@ pub(super) fn nnodes(
         warn_of_apart(settings, contract, each, notes);
         let because = text!("given", "已指定");
         notes.decide("nnodes", value, because, source);
-        Known { value: all, source: source.to_string(), by: By::Setting }
+        let spares = &settings.spares;
+        let source = match spares.value {
+            0 => source.to_string(),
+            _ => format!("{source} and {}", spares.source),
+        };
+        Known { value: all, source, by: By::Setting }
     } else if let Some(known) = counted(contract, notes)? {
         known
     } else if let Some(known) = world_size(settings, contract, each, notes)? {
