@@ -333,13 +333,13 @@ pub fn fits(summaries: &[NodeSummary], nproc: u32) -> bool {
 /// A summary as node 0 parses it; None if it would close the connection.
 pub fn read_summary(bytes: &[u8]) -> Option<NodeSummary> {
     match channel::decode(bytes) {
-        Ok(FromMember::Summary(summary)) => Some(summary),
+        Ok(FromMember::Summary(summary)) => Some(*summary),
         _ => None,
     }
 }
 
 pub fn write_summary(summary: NodeSummary) -> Vec<u8> {
-    channel::encode(&FromMember::Summary(summary))
+    channel::encode(&FromMember::Summary(Box::new(summary)))
 }
 
 /// An agreement as a node parses it.

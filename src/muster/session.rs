@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -143,6 +144,7 @@ pub struct Session {
     events: mpsc::UnboundedReceiver<SessionEvent>,
     commands: Option<mpsc::UnboundedSender<SessionCommand>>,
     lost: LostNodes,
+    returns: Arc<AtomicBool>,
     questions: Questions,
     task: JoinHandle<()>,
 }
@@ -153,6 +155,8 @@ pub struct Ends {
     pub events: mpsc::UnboundedSender<SessionEvent>,
     pub commands: mpsc::UnboundedReceiver<SessionCommand>,
     pub lost: LostNodes,
+    /// This node takes part in the next attempt.
+    pub returns: Arc<AtomicBool>,
     pub desk: Desk,
 }
 
@@ -166,11 +170,16 @@ impl Session {
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let desk = Desk::new(node, Arc::clone(&nodes));
         let questions = Questions::of(&desk, node, nodes);
-        let lost = LostNodes::default();
-        let theirs = Arc::clone(&lost);
-        let ends = Ends { events: event_sender, commands: command_receiver, lost: theirs, desk };
+        let (lost, returns) = (LostNodes::default(), Arc::<AtomicBool>::default());
+        let ends = Ends {
+            events: event_sender,
+            commands: command_receiver,
+            lost: Arc::clone(&lost),
+            returns: Arc::clone(&returns),
+            desk,
+        };
         let task = tokio::spawn(run(ends));
-        Session { events, commands: Some(commands), lost, questions, task }
+        Session { events, commands: Some(commands), lost, returns, questions, task }
     }
 
     /// The nodes that node 0 loses, also after the verdict; on other nodes none.
@@ -218,6 +227,12 @@ impl Session {
     #[cfg(test)]
     pub(crate) fn die(self) {
         self.task.abort();
+    }
+
+    /// Like [`close`](Self::close), before the next attempt.
+    pub async fn close_to_return(self) {
+        self.returns.store(true, Ordering::Relaxed);
+        self.close().await;
     }
 
     /// Closes the session after the last frames were sent.

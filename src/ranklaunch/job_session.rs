@@ -314,6 +314,11 @@ impl JobSession {
     pub(super) async fn close(self) {
         self.session.close().await;
     }
+
+    /// Closes the session before the next attempt.
+    pub(super) async fn close_to_return(self) {
+        self.session.close_to_return().await;
+    }
 }
 
 /// Number of last lines of the failed rank that all nodes print.

@@ -137,8 +137,10 @@ impl Phases for Live<'_> {
             return;
         }
         let close = async {
-            if let Some(session) = session {
-                session.close().await;
+            match session {
+                Some(session) if is_last => session.close().await,
+                Some(session) => session.close_to_return().await,
+                None => {}
             }
         };
         let write = async {

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use harness::{Ended, Launcher, Running, free_port, kill, program, python, run_args, wait_until};
+use harness::{
+    Ended, Launcher, Role, Running, free_port, kill, program, python, run_args, wait_until,
+};
 use tempfile::TempDir;
 
 /// So many nodes may come beside those with a seat.
@@ -64,19 +66,15 @@ impl Job {
     }
 }
 
-/// SIGKILL of everything on a node, the guard first, or it would sweep and report.
-fn kill_all(node: &Running) {
-    let mut processes = node.processes();
+/// SIGKILL of everything on these nodes at one moment, the guards first, or they would sweep and report.
+fn lose(nodes: Vec<Running>) {
+    let mut processes: Vec<_> = nodes.iter().flat_map(Running::processes).collect();
     processes.sort_by_key(|process| process.pid);
     for process in processes {
         let pid = nix::unistd::Pid::from_raw(process.pid);
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
     }
-}
-
-fn lose(node: Running) {
-    kill_all(&node);
-    node.wait();
+    nodes.into_iter().for_each(|node| drop(node.wait()));
 }
 
 fn waits(node: &mut Running) {
@@ -103,8 +101,7 @@ fn spare_takes_the_seat_of_a_lost_node_which_parks_when_it_returns() {
     assert_eq!(job.running(0), job.all_seats());
     waits(&mut nodes[2]);
     waits(&mut nodes[3]);
-    let lost = nodes.remove(1);
-    lose(lost);
+    lose(vec![nodes.remove(1)]);
     assert_eq!(job.running(1), job.all_seats());
     let mut returned = job.node(1);
     waits(&mut returned);
@@ -131,18 +128,33 @@ fn spares_take_the_seats_of_nodes_that_are_lost_together() {
     waits(&mut nodes[3]);
     waits(&mut nodes[4]);
     let began = Instant::now();
-    let two = [nodes.remove(2), nodes.remove(1)];
-    for node in &two {
-        kill_all(node);
-    }
+    lose(vec![nodes.remove(2), nodes.remove(1)]);
     assert_eq!(job.running(1), job.all_seats());
     // A node that might return is awaited for the grace period of 20 s and more.
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}: {}", nodes[0].err());
     job.write("end");
     let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
     assert!(ended.iter().all(|over| over.code == 0));
     assert_eq!(sits(&ended[0], 0), [0, 3, 4]);
-    two.into_iter().for_each(|node| drop(node.wait()));
+}
+
+/// A launcher that ends by itself after its report, since it has lost its guard, is not awaited either.
+#[test]
+fn spare_takes_the_seat_of_a_node_that_leaves() {
+    let job = Job::new();
+    let mut nodes = job.nodes(0..4);
+    job.running(0);
+    waits(&mut nodes[2]);
+    let began = Instant::now();
+    kill(nodes[1].find(Role::Guard));
+    assert_eq!(job.running(1), job.all_seats());
+    // A node that returns is awaited for the grace period of 20 s and more.
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}: {}", nodes[0].err());
+    job.write("end");
+    let codes: Vec<i32> = nodes.into_iter().map(|node| node.wait().code).collect();
+    assert_eq!(codes, [0, 137, 0, 0]);
 }
 
 /// A rank fails where the other nodes need seconds to stop theirs: who had a seat keeps it, although both spares are there
@@ -199,8 +211,7 @@ fn each_spare_is_used_once_and_then_the_job_says_what_it_lacks() {
     let mut nodes: Vec<Option<Running>> = job.nodes(0..4).into_iter().map(Some).collect();
     for (victim, attempt) in (1..).zip(0..=SPARES) {
         assert_eq!(job.running(attempt), job.all_seats(), "attempt {attempt}");
-        let lost = nodes[victim].take().expect("it runs");
-        lose(lost);
+        lose(vec![nodes[victim].take().expect("it runs")]);
     }
     let zero = nodes[0].take().expect("it runs").ends_within(Duration::from_secs(60));
     let zero = zero.expect_code(143);

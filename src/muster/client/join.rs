@@ -247,7 +247,7 @@ impl Search<'_> {
                     let clock_offset = behind(wall, asked_wall, way);
                     let alive = connection.open_port();
                     let summary = NodeSummary { clock_offset, alive, ..self.summary.clone() };
-                    connection.send(&FromMember::Summary(summary)).await;
+                    connection.send(&FromMember::Summary(Box::new(summary))).await;
                 }
                 Ok(FromNode0::Agreed { agreement, differences, said, resume }) => {
                     let resume = resume

@@ -2,6 +2,7 @@
 //! receives its verdict.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc::error::TryRecvError;
@@ -92,7 +93,8 @@ pub(crate) async fn run(
         let _ = ends.events.send(SessionEvent::Verdict { cause: Box::new(cause), again: None });
         break;
     }
-    connection.send(&FromMember::Bye).await;
+    let returns = ends.returns.load(Ordering::Relaxed);
+    connection.send(&FromMember::Bye { returns }).await;
     connection.close().await;
 }
 

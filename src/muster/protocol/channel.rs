@@ -303,7 +303,7 @@ mod tests {
                 resume: Some("a1".to_owned()),
                 held: Some(3),
             }),
-            FromMember::Summary(summary(1, 2)),
+            FromMember::Summary(Box::new(summary(1, 2))),
             FromMember::Accept,
             FromMember::Failed(cause()),
             FromMember::Heartbeat { memory: Some(Memory { used: 1, limit: 2 }) },

@@ -38,14 +38,17 @@ pub trait Message: Serialize + DeserializeOwned {
 #[serde(rename_all = "snake_case")]
 pub enum FromMember {
     Hello(Hello),
-    Summary(NodeSummary),
+    Summary(Box<NodeSummary>),
     Accept,
     Decline(Refusal),
     Failed(Cause),
     /// All ranks of the node succeeded.
     Done,
-    /// The node leaves after the verdict. Without it a connection that ends means that its agent died.
-    Bye,
+    /// The node leaves. Without it a connection that ends means that its agent died.
+    Bye {
+        /// The node takes part in the next attempt.
+        returns: bool,
+    },
     Pong,
     /// The result of [`FromNode0::MeasureTo`].
     Measured(Link),
@@ -158,7 +161,7 @@ impl Message for FromMember {
             FromMember::Question(frame) => return frame.check(),
             FromMember::Accept
             | FromMember::Done
-            | FromMember::Bye
+            | FromMember::Bye { .. }
             | FromMember::Pong
             | FromMember::Heartbeat { .. } => {}
         }

@@ -303,7 +303,7 @@ impl Admission {
                     return Err(refusal);
                 }
                 (member.seat, member.alive) = (summary.seat, summary.alive);
-                self.summaries.insert(node, summary);
+                self.summaries.insert(node, *summary);
                 self.config.seating.lost.remove(&node);
                 self.recount();
             }

@@ -29,6 +29,8 @@ const WINDOW_FOR_CAUSE: Duration = Duration::from_secs(2);
 /// Time limit for the chosen node to send the cause and its last lines. They come within milliseconds; the limit is
 /// meant for a node whose cores are all taken.
 const LAST_LINES: Duration = Duration::from_secs(5);
+/// Ends after which a launcher takes part in no further attempt, whether or not its farewell is heard.
+const LEAVES: [Id; 2] = [Id::GuardKilled, Id::StoppedSignal];
 /// Time limit for draining connections at the end.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -79,7 +81,7 @@ enum RunPhase {
 
 /// Runs until the conductor leaves.
 pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
-    let Ends { events, mut commands, lost, desk } = ends;
+    let Ends { events, mut commands, lost, desk, .. } = ends;
     job.registry.forget_silence();
     let mut heartbeat = Heartbeat::every(job.config.heartbeat());
     let running: BTreeSet<u32> = job.running.iter().copied().collect();
@@ -148,7 +150,12 @@ impl Run {
                 match *frame {
                     FromMember::Heartbeat { memory } => member.note_memory(memory),
                     FromMember::Done => drop(self.running.remove(&node)),
-                    FromMember::Bye => drop(self.leaving.insert(node)),
+                    FromMember::Bye { returns } => {
+                        self.leaving.insert(node);
+                        if !returns {
+                            self.lost.lock().insert(node);
+                        }
+                    }
                     FromMember::Summary(summary) if !self.job.running.contains(&node) => {
                         self.compare(node, &summary);
                     }
@@ -307,7 +314,7 @@ impl Run {
         while !self.away.is_empty() {
             tokio::select! {
                 Some(event) = inbox.recv() => self.hear(event),
-                _ = self.away.lost() => {}
+                (node, ..) = self.away.lost() => drop(self.lost.lock().insert(node)),
                 () = sleep_until(until) => return,
             }
         }
@@ -344,6 +351,9 @@ impl Run {
     }
 
     fn failed(&mut self, cause: Cause) {
+        if LEAVES.contains(&cause.id) {
+            self.lost.lock().insert(cause.node);
+        }
         match &mut self.phase {
             RunPhase::Done(_) => {}
             RunPhase::Running => {
@@ -376,10 +386,10 @@ impl Run {
     fn decide(&mut self) {
         let RunPhase::Failing { failures, .. } = &self.phase else { return };
         let Some(mut cause) = first(failures).cloned() else { return };
-        // Node 0 keeps its seat, and who has failed before is no better.
+        // Who has failed before is no better.
         let avoided = &self.job.config.seating.avoided;
         let helps = |node: u32| self.waiting.contains(&node) && !avoided.contains(&node);
-        let waits = cause.node != 0 && self.job.registry.nodes().any(helps);
+        let waits = self.job.registry.nodes().any(helps);
         let again = (self.job.decide)(&mut cause, self.began.elapsed(), waits);
         let verdict = FromNode0::Verdict { cause: cause.clone(), again };
         self.silent.drain(..).for_each(|member| member.send(&verdict));

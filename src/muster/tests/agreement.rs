@@ -129,7 +129,7 @@ async fn node_that_dies_after_the_verdict_is_lost() {
     for session in [&mut zero, &mut one, &mut two] {
         assert!(matches!(verdict(session).await, SessionEvent::Verdict { .. }));
     }
-    one.close().await;
+    one.close_to_return().await;
     two.die();
     let lost = zero.lost();
     timeout(Duration::from_secs(5), async {
