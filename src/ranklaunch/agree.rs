@@ -5,30 +5,28 @@
 //! node of a job, each node plans by itself and waits for the master, unless `--muster required`
 //! forbids that. Gives the launch, with the run id that names the log folder.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use time::OffsetDateTime;
 use time::macros::format_description;
 
+use super::agree_lines::{begins, same_elsewhere};
 use super::conductor::{Met, Start};
 use super::context::Context;
 use super::job_session::JobSession;
-use super::job_verdict::judged;
 use super::muster_config::{
     config, is_wanted, misplaced, not_encrypted, own_port, prove_route, summary, wait_for_master,
 };
 use super::own_plan::OwnPlan;
 use super::restart::{FailedAttempt, NextAttempt, Restarts};
+use super::seats::{self, Waited};
 use super::stale::Duty;
 use super::{collect, notify_peers};
-use linux::pace::clock;
 use linux::random;
 use muster::{
-    Accepted, Again, Agreement, Assembly, Cause, Config, Difference, Gathered, Joined, LostNodes,
-    MemberKind, NodeSummary, Seating, Settled, StoreMark, Unparked,
+    Accepted, Again, Agreement, Assembly, Cause, Config, Difference, Joined, LostNodes,
+    NodeSummary, Seating, Settled, StoreMark,
 };
 use node::observe::Facts;
 use plan::{Plan, Resume, RunIdentity, Scope};
@@ -38,13 +36,8 @@ use report::Ending;
 use settings::contract::{Contract, Field};
 use settings::{Need, Settings, StaleMode};
 use text::lang::{Text, cause};
-use text::ranges::listed;
 use text::text;
-use verdict::outcome::{Outcome, StopReason};
-use verdict::{Id, Refusal, Warning, by_importance};
-
-/// A node without a seat that lost its connection waits so long for node 0.
-const NODE_0_RETURNS: Duration = Duration::from_secs(60);
+use verdict::{Id, Refusal, Warning};
 
 /// The launch that this node starts after stale processes are cleared.
 pub(super) struct Agreed {
@@ -76,13 +69,10 @@ impl Agreed {
         if self.plan.membership.members() == 1 {
             return Start::Run(Agreed { attempt, ..self });
         }
-        let Agreed { identity, restarts, mut seating, .. } = self;
-        let Seating { returning, lost, avoided, .. } = &mut seating;
+        let Agreed { identity, restarts, seating, .. } = self;
         let gone = self.lost.map(|gone| gone.lock().clone()).unwrap_or_default();
-        avoided.extend(&gone);
-        lost.extend(gone);
-        returning.retain(|node| !lost.contains(node));
-        let (identity, tally) = (Some(identity), again.tally);
+        let (identity, tally, seating) =
+            (Some(identity), again.tally, seats::without(seating, gone));
         Start::Observe(Some(NextAttempt { attempt, identity, restarts, tally, seating }))
     }
 
@@ -173,7 +163,7 @@ pub(super) async fn agree(
     };
     let Shared { plan, identity, session, attempt, restarts, said: _, seats } = shared;
     let OwnPlan { interactive, executable, duty, .. } = own;
-    let seating = seating_after(&plan, &seats, next);
+    let seating = seats::after(&plan, &seats, next);
     let lost = session.as_ref().map(|session| session.lost());
     Ok(Met::Agreed(Agreed {
         plan,
@@ -188,15 +178,6 @@ pub(super) async fn agree(
         seating,
         lost,
     }))
-}
-
-/// What the next attempt has to know of the seats of this one, as long as no node fails.
-fn seating_after(plan: &Plan, seats: &[u32], next: Option<&NextAttempt>) -> Seating {
-    let avoided = next.map(|next| next.seating.avoided.clone()).unwrap_or_default();
-    let spares = plan.membership.spares;
-    let held = (!seats.is_empty()).then(|| plan.membership.seat());
-    let returning = seats.iter().copied().collect();
-    Seating { spares, held, returning, lost: BTreeSet::new(), avoided }
 }
 
 #[tracing::instrument(name = "muster", skip_all)]
@@ -305,7 +286,7 @@ async fn lead(
             ));
         }
         let seats = gathered.seats.clone();
-        let seating = seating(&gathered);
+        let seating = seats::said(&gathered);
         let agreement = Agreement { resume, seats, ..proposal(&plan, &identity, attempt) };
         match gathered.agree(agreement.clone(), restarts.decide(), &mut say).await? {
             Settled::Session(session) => {
@@ -353,26 +334,15 @@ async fn follow(
                 context.say(&why);
                 return Ok(Mustered::Alone);
             }
-            Joined::Parked(parked) => {
-                context.say(&parks(&config));
-                match parked.wait().await {
-                    Unparked::AllDone => return Ok(Mustered::Over(Ending::not_needed())),
-                    Unparked::Verdict { again: Some(again), .. } => {
-                        return Ok(Mustered::Again(unseated(again, &config)));
-                    }
-                    Unparked::Verdict { cause, again } => {
-                        return Ok(Mustered::Over(of_others(&config, *cause, again)));
-                    }
-                    Unparked::Lost(loss) => {
-                        config.wait_timeout = config.wait_timeout.min(NODE_0_RETURNS);
-                        let (host, silence) = (&config.master_addr, config.peer_timeout);
-                        let now = muster::now();
-                        let cause = Cause::lost((0, None), host, loss, None, silence, now);
-                        lost = Some(of_others(&config, cause, None));
-                        continue;
-                    }
+            Joined::Parked(parked) => match seats::wait(context, *parked, &config).await {
+                Waited::Again(next) => return Ok(Mustered::Again(next)),
+                Waited::Over(ending) => return Ok(Mustered::Over(ending)),
+                Waited::Lost(ending) => {
+                    config.wait_timeout = config.wait_timeout.min(seats::NODE_0_RETURNS);
+                    lost = Some(ending);
+                    continue;
                 }
-            }
+            },
         };
         // The connection proves which of our addresses talks to node 0.
         if let Some(local) = offer.local {
@@ -411,50 +381,6 @@ async fn follow(
             )),
         }
     }
-}
-
-/// A node without a seat may still get one in the next attempt.
-fn unseated(again: Again, config: &Config) -> NextAttempt {
-    let seating = Seating { spares: config.seating.spares, ..Seating::default() };
-    let Again { attempt, tally, .. } = again;
-    NextAttempt { attempt, identity: None, restarts: Restarts::none(), tally, seating }
-}
-
-/// The end of a node without a seat when the job failed elsewhere.
-fn of_others(config: &Config, cause: Cause, again: Option<Again>) -> Ending {
-    let stop = Some(StopReason::OtherNode);
-    let own = Ending::of(&Outcome { stop, ..Outcome::default() });
-    judged(config.node, None, own, Some(&(cause, again))).ending
-}
-
-/// This node waits for a seat.
-fn parks(config: &Config) -> Text {
-    let (node, seats) = (config.node, config.nnodes);
-    text!(
-        "node {node} is a spare: all {seats} seats are taken, and it waits for one that becomes free",
-        "节点 {node} 为备用节点：{seats} 个席位已满，等待空出的席位"
-    )
-}
-
-/// The lines about the seats of a job with spares.
-fn seating(gathered: &Gathered) -> Vec<Text> {
-    let moved = (0..).zip(&gathered.seats).filter(|(seat, node)| seat != *node);
-    let mut lines: Vec<Text> = moved
-        .map(|(seat, node)| {
-            let summary = gathered.summaries.iter().find(|one| one.node == *node);
-            let host = summary.map_or("", |one| one.hostname.as_str());
-            text!(
-                "node {node} ({host}) has the seat of node {seat}",
-                "节点 {node}（{host}）占用节点 {seat} 的席位"
-            )
-        })
-        .collect();
-    if !gathered.parked.is_empty() {
-        let (count, list) = (gathered.parked.len(), listed(gathered.parked.iter().copied(), '–'));
-        let word = if count == 1 { "node" } else { "nodes" };
-        lines.push(text!("{word} {list}: spare, without a seat", "节点 {list}：备用，暂无席位"));
-    }
-    lines
 }
 
 fn agreed(
@@ -506,89 +432,6 @@ fn required(settings: &Settings, resume: Option<u64>) -> Result<(), Refusal> {
 fn resume(facts: &Facts, agreement: &Agreement) -> Option<Resume> {
     let found = &facts.checkpoints.as_ref()?.found;
     found.iter().find(|one| Some(one.digest) == agreement.resume).map(Resume::from)
-}
-
-/// What the ranks go on from.
-pub(super) fn goes_on_from(plan: &Plan) -> Text {
-    let resume = plan.identity.as_ref().and_then(|identity| identity.resume.as_ref());
-    let Some((Resume { path, step }, decided)) = resume.zip(plan.decision("checkpoint")) else {
-        return text!(
-            "no whole checkpoint that all nodes can read: the program starts from the beginning",
-            "没有所有节点都能读取的完整检查点：程序从头开始"
-        );
-    };
-    let (path, Text { en, zh }) = (path.display(), &decided.because);
-    match step {
-        Some(step) => {
-            text!("goes on from step {step}: {path}, {en}", "从第 {step} 步继续：{path}，{zh}")
-        }
-        None => text!("goes on from {path}, {en}", "从 {path} 继续，{zh}"),
-    }
-}
-
-/// This node has a checkpoint where the nodes have none in common.
-pub(super) fn only_here(name: &str) -> Text {
-    text!(
-        "warning: {name} is whole on this node, and other nodes do not have it: is the folder mounted on all of them? --checkpoint-missing refuse starts nothing then",
-        "警告：本节点的 {name} 是完整的，但其他节点没有：各节点是否都挂载了该目录？--checkpoint-missing refuse 则此时拒绝启动"
-    )
-}
-
-/// The warnings of node 0 that other nodes have as well, one line for each set of nodes: those
-/// nodes do not print them.
-fn same_elsewhere(own: &[Warning], summaries: &[NodeSummary]) -> Vec<Text> {
-    let mut ids_of: BTreeMap<Vec<u32>, Vec<&str>> = BTreeMap::new();
-    for warning in by_importance(own) {
-        let key = warning.key();
-        let has = |one: &&NodeSummary| one.node != 0 && one.warnings.contains(&key);
-        let nodes: Vec<u32> = summaries.iter().filter(has).map(|one| one.node).collect();
-        let ids = ids_of.entry(nodes).or_default();
-        if !ids.contains(&warning.id.as_str()) {
-            ids.push(warning.id.as_str());
-        }
-    }
-    let lines = ids_of.into_iter().filter(|(nodes, _)| !nodes.is_empty()).map(|(nodes, ids)| {
-        let (word, list) = (if nodes.len() == 1 { "node" } else { "nodes" }, listed(nodes, '–'));
-        let (ids, ids_zh) = (ids.join(", "), ids.join("、"));
-        text!("the same on {word} {list}: {ids}", "节点 {list} 同样存在：{ids_zh}")
-    });
-    lines.collect()
-}
-
-/// The line that names the nodes for which this node waits, and the address.
-fn begins(config: &Config) -> Text {
-    let (port, timeout) = (config.port, clock(config.wait_timeout));
-    let last = config.nnodes.saturating_sub(1);
-    if config.unit == MemberKind::Task {
-        let address = &config.master_addr;
-        return match config.node {
-            0 => text!(
-                "waiting on port {port} for tasks 1–{last}, at most {timeout}",
-                "正在端口 {port} 上等待 task 1–{last}，最多 {timeout}"
-            ),
-            _ => text!(
-                "looking for task 0 at {address}:{port}, at most {timeout}",
-                "正在寻找 task 0（{address}:{port}），最多 {timeout}"
-            ),
-        };
-    }
-    match (config.node, last) {
-        (0, 1) => text!(
-            "waiting on port {port} for node 1, at most {timeout}",
-            "正在端口 {port} 上等待节点 1，最多 {timeout}"
-        ),
-        (0, _) => text!(
-            "waiting on port {port} for nodes 1–{last}, at most {timeout}",
-            "正在端口 {port} 上等待节点 1–{last}，最多 {timeout}"
-        ),
-        _ => {
-            let address = &config.master_addr;
-            text!(
-                "looking for node 0 at {address}:{port}, at most {timeout}",
-                "正在寻找节点 0（{address}:{port}），最多 {timeout}"
-            )
-        }
-    }
 }
 
 /// Node 0's plan for all nodes. `fewest`: the smallest number of processes that some node can run.

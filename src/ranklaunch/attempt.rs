@@ -10,7 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::agree::{Agreed, goes_on_from, only_here};
+use super::agree::Agreed;
+use super::agree_lines::{goes_on_from, only_here};
 use super::collect::log_candidates;
 use super::companions::{Companions, node_sources, nodes, ras_source, sampler, watched_gpus};
 use super::conductor::Ended;

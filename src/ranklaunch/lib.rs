@@ -21,6 +21,7 @@
 
 mod agent;
 mod agree;
+mod agree_lines;
 mod attempt;
 #[doc(hidden)]
 pub mod collect;
@@ -64,6 +65,7 @@ mod restart;
 mod run_socket;
 mod saves;
 mod scratch;
+mod seats;
 mod stale;
 mod start_engine;
 mod status_feed;
