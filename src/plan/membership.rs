@@ -75,16 +75,19 @@ fn read(
     {
         return Ok(elastic);
     }
-    let (all, node_rank) = match &task {
-        Some(task) => task.node(settings, contract, each, notes)?,
+    let (all, nnodes, node_rank) = match &task {
+        Some(task) => {
+            let (all, rank) = task.node(settings, contract, each, notes)?;
+            let nnodes = spares::seats(settings, &all, true, notes)?;
+            (all, nnodes, rank)
+        }
         None => {
             let all = nodes::nnodes(settings, contract, each, notes)?;
-            spares::seats(settings, &all, false, &mut Notes::default())?;
+            let nnodes = spares::seats(settings, &all, false, notes)?;
             let rank = tasks::node_rank(settings, contract, &all, notes)?;
-            (all, rank)
+            (all, nnodes, rank)
         }
     };
-    let nnodes = spares::seats(settings, &all, task.is_some(), notes)?;
     let members = task.as_ref().map_or(all.value, |task| task.task.world);
     let at = (node_rank.value, members);
     let master = master::master(settings, contract, &all, at, notes)?;

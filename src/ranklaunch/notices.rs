@@ -288,16 +288,16 @@ impl Notices {
     /// The nodes start again. Whether this one ends in place of that, since the notice was its own; on the others it is
     /// over, and the node that gave it takes no part in the next attempt.
     pub(super) fn go_on(&self, seating: &mut Seating) -> bool {
+        // An earlier notice whose time is over was called off.
+        let Some(heard) = self.pending() else { return false };
         if self.0.is_own.load(Ordering::Relaxed) {
             return true;
         }
-        if let Some(heard) = self.pending() {
-            let node = heard.told.node;
-            seating.lost.insert(node);
-            seating.returning.remove(&node);
-            self.0.heard.send_replace(None);
-            self.0.board.announced(None);
-        }
+        let node = heard.told.node;
+        seating.lost.insert(node);
+        seating.returning.remove(&node);
+        self.0.heard.send_replace(None);
+        self.0.board.announced(None);
         false
     }
 

@@ -291,9 +291,7 @@ impl Admission {
         match frame {
             FromMember::Summary(summary) if summary.node == node => {
                 let goes_on = is_replaceable && summary.held.is_none();
-                let fits = compare::check(&self.own, &summary)
-                    .and_then(|()| compare::check_store(&self.own, &summary));
-                if let Err(refusal) = fits {
+                if let Err(refusal) = compare::check_node(&self.own, &summary) {
                     if goes_on {
                         member.send(&FromNode0::Refuse(refusal));
                         self.config.seating.lost.insert(node);

@@ -156,6 +156,12 @@ pub(crate) fn check_store(zero: &NodeSummary, other: &NodeSummary) -> Result<(),
     ))
 }
 
+/// Checks a node against node 0.
+pub(crate) fn check_node(zero: &NodeSummary, other: &NodeSummary) -> Result<(), Refusal> {
+    check(zero, other)?;
+    check_store(zero, other)
+}
+
 /// Runs [`check`] for all nodes together, since node 0 itself may not know the heads.
 pub(crate) fn check_all(summaries: &[NodeSummary]) -> Result<(), Refusal> {
     let knows = summaries.iter().find(|summary| summary.heads.is_some()).or(summaries.first());

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep_until};
 
 use super::admission::Resume;
-use super::compare::{check, check_store};
+use super::compare::check_node;
 use super::listener::{Arrival, ConnectionEvent, EventReceiver, drain};
 use super::refusals::{duplicate, wrong_count, wrong_job, wrong_purpose, wrong_rank};
 use super::registry::{Away, Member, Registry};
@@ -246,9 +246,7 @@ impl Run {
     /// The summary of a node that came while the job runs.
     fn compare(&mut self, node: u32, summary: &NodeSummary) {
         let Some(member) = self.job.registry.get(node) else { return };
-        let own = &self.job.own;
-        let fits = check(own, summary).and_then(|()| check_store(own, summary));
-        match fits {
+        match check_node(&self.job.own, summary) {
             Ok(()) => {
                 tracing::info!(node, "a node came and waits for a seat");
                 member.send(&FromNode0::Park);
