@@ -79,7 +79,7 @@ const FOLDERS: &[Row] = &[
         format: Format::Dcp,
         is_one: dcp::is_one,
         is_named: |_| false,
-        lacks: dcp::lacks,
+        lacks: |folder| frameworks::with_companions(folder, dcp::lacks(folder)),
         parts: &[],
     },
     Row {
@@ -130,10 +130,8 @@ fn of_indices(
         return vec![Lack::Missing(usual.to_owned())];
     }
     let of = |index: String| safetensors::lacks_of_index(folder, &index, lack);
-    let lacks = indices.into_iter().flat_map(of);
     // Programs put an optimizer beside them.
-    let beside = frameworks::companions(folder, &[frameworks::ARGUMENTS]);
-    frameworks::once(lacks.chain(beside).collect())
+    frameworks::with_companions(folder, indices.into_iter().flat_map(of).collect())
 }
 
 /// How a file that is a checkpoint by itself ends in its name, and what it lacks.
@@ -154,19 +152,38 @@ const FILES: &[FileRow] = &[
 pub(crate) fn of_folder(folder: &Folder<'_>, above: Told) -> Option<Checkpoint> {
     let row = FOLDERS.iter().find(|row| (row.is_one)(folder))?;
     let is_one = |name: &str| FOLDERS.iter().any(|row| (row.is_named)(name));
-    folder.names(true, is_one).is_empty().then(|| judged(folder, row, above))
+    if !folder.names(true, is_one).is_empty() {
+        return None;
+    }
+    // Shards of weights come before what its framework writes last, as a single file of weights does.
+    let promised = promised(folder).filter(|promised| {
+        is_weights(row.format) && {
+            !of_files(folder, Told::default()).iter().any(|one| is_foreign(one, promised.format))
+        }
+    });
+    Some(judged(folder, promised.unwrap_or(row), above))
 }
 
-/// The folder as the checkpoint that its name promises.
-pub(crate) fn by_name(folder: &Folder<'_>) -> Option<Checkpoint> {
+/// Whether a folder of this format may be the beginning of one of a framework.
+pub(crate) fn is_weights(format: Format) -> bool {
+    [Format::Torch, Format::Safetensors].contains(&format)
+}
+
+fn promised(folder: &Folder<'_>) -> Option<&'static Row> {
     let name = frameworks::name(folder);
-    let row = FOLDERS.iter().find(|row| (row.is_named)(&name))?;
-    Some(judged(folder, row, Told::default()))
+    FOLDERS.iter().find(|row| (row.is_named)(&name))
+}
+
+/// The folder as the checkpoint that its name promises, unless this was found in it, which is of another writer.
+pub(crate) fn by_name(folder: &Folder<'_>, inner: &[Checkpoint]) -> Option<Checkpoint> {
+    let row = promised(folder)?;
+    let is_other = inner.iter().any(|one| is_foreign(one, row.format));
+    (!is_other).then(|| judged(folder, row, Told::default()))
 }
 
 /// Whether the writer that the name of a folder promises would not have made what was found in it: programs and Ray
 /// name folders as the Trainer and accelerate do.
-pub(crate) fn is_foreign(one: &Checkpoint, writer: Format) -> bool {
+fn is_foreign(one: &Checkpoint, writer: Format) -> bool {
     let own = ["scaler.pt", "pytorch_model.bin", "adapter_model.bin"];
     let of_trainer = ["optimizer.pt", "scheduler.pt"];
     let is_of_trainer = |name: &str| of_trainer.contains(&name) || name.starts_with("rng_state");

@@ -43,10 +43,12 @@ pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
     let folder = Folder::read(root, &budget)?;
     match formats::of_folder(&folder, Told::default()) {
         Some(one) => found.push(one),
-        None => walk(&folder, limits.depth, Told::default(), &mut found),
-    }
-    if found.is_empty() {
-        found.extend(formats::by_name(&folder));
+        None => {
+            walk(&folder, limits.depth, Told::default(), &mut found);
+            if let Some(promised) = formats::by_name(&folder, &found) {
+                found = vec![promised];
+            }
+        }
     }
     if budget.is_spent() {
         let entries = limits.entries;
@@ -85,14 +87,26 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
     let names = folder.names(true, |name| !name.starts_with('.') && name != "__pycache__");
     let mut others = Vec::new();
     let mut of_format: BTreeMap<String, Format> = BTreeMap::new();
+    let mut weights = Vec::new();
     for name in names {
         let sub = folder.try_sub(&name);
         match sub.as_ref().ok().and_then(|sub| formats::of_folder(sub, above)) {
+            Some(one) if formats::is_weights(one.format) => weights.push((name, sub, one)),
             Some(one) => {
                 of_format.insert(series(&name), one.format);
                 found.push(one);
             }
             None => others.push((name, sub)),
+        }
+    }
+    for (name, sub, one) in weights {
+        match of_format.get(&series(&name)) {
+            // Beside checkpoints of a framework that begin with weights.
+            Some(Format::Trainer | Format::Accelerate) => others.push((name, sub)),
+            _ => {
+                of_format.entry(series(&name)).or_insert(one.format);
+                found.push(one);
+            }
         }
     }
     let mut searched = Vec::new();
@@ -116,9 +130,7 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
                 let name =
                     if are_steps && is_numbered(&name, "") { format!("step_{name}") } else { name };
                 walk(&sub, depth, Told::of_folder(&name, above), &mut inner);
-                let promised = formats::by_name(&sub).filter(|promised| {
-                    !inner.iter().any(|one| formats::is_foreign(one, promised.format))
-                });
+                let promised = formats::by_name(&sub, &inner);
                 searched.push(Searched { name, path: sub.path, inner, promised });
             }
             // Removed meanwhile, as old checkpoints are.

@@ -57,13 +57,11 @@ fn weights(folder: &Folder<'_>) -> Vec<Lack> {
     if let Some(tag) = tags.iter().filter_map(|tag| folder.sub(tag)).find(deepspeed::is_one) {
         return deepspeed::lacks(&tag);
     }
-    let sharded: Vec<Folder<'_>> = SHARDED.iter().filter_map(|name| folder.sub(name)).collect();
-    if !sharded.is_empty() {
-        let mut lacks: Vec<Lack> = sharded.iter().flat_map(dcp::lacks).collect();
-        if folder.sub(FSDP).is_none() && !WEIGHTS.iter().any(|file| folder.has(file)) {
-            lacks.push(Lack::Missing(FSDP.to_owned()));
-        }
-        return lacks;
+    // What lies in them is looked at with all that is below.
+    let mut sharded = SHARDED.iter().filter(|name| folder.sub(name).is_some());
+    if sharded.next().is_some() {
+        let has_weights = folder.sub(FSDP).is_some() || WEIGHTS.iter().any(|file| folder.has(file));
+        return if has_weights { Vec::new() } else { vec![Lack::Missing(FSDP.to_owned())] };
     }
     if let Some(lacks) = by_rank(folder) {
         return lacks;
@@ -74,11 +72,26 @@ fn weights(folder: &Folder<'_>) -> Vec<Lack> {
     if folder.has(OLD_INDEX) {
         return safetensors::lacks_of_index(folder, OLD_INDEX, torch::lack);
     }
-    match WEIGHTS.iter().any(|file| folder.has(file)) {
-        // The companions are all files, these too.
+    // The companions are all files, these too.
+    match WEIGHTS.iter().any(|file| folder.has(file)) || has_weights_below(folder, BELOW) {
         true => Vec::new(),
         false => vec![Lack::Missing(WEIGHTS[0].to_owned())],
     }
+}
+
+/// Levels of folders in a checkpoint.
+const BELOW: u32 = 4;
+
+/// Whether weights lie in folders: those of adapters with names of their own (peft), of modules (sentence-transformers), and
+/// what programs save by a hook of accelerate (diffusers).
+fn has_weights_below(folder: &Folder<'_>, levels: u32) -> bool {
+    let ends = [".safetensors", ".bin", ".pt", ".pth", ".distcp"];
+    let is_weights = |name: &str| ends.iter().any(|end| name.ends_with(end));
+    let subs = folder.names(true, |_| levels > 0);
+    subs.iter().filter_map(|name| folder.sub(name)).any(|sub| {
+        !sub.names(false, is_weights).is_empty()
+            || has_weights_below(&sub, levels.saturating_sub(1))
+    })
 }
 
 const STATE: &str = "trainer_state.json";
@@ -108,7 +121,7 @@ fn lack_of_state(folder: &Folder<'_>) -> Option<Lack> {
 /// node can leave them empty beside whole weights.
 const CONFIGS: &[&str] = &["config.json", "adapter_config.json"];
 /// The Trainer writes its arguments for people, and never reads them.
-pub(super) const ARGUMENTS: &str = "training_args.bin";
+const ARGUMENTS: &str = "training_args.bin";
 
 pub(super) fn trainer(folder: &Folder<'_>) -> Vec<Lack> {
     let mut lacks: Vec<Lack> = Vec::new();
@@ -120,7 +133,6 @@ pub(super) fn trainer(folder: &Folder<'_>) -> Vec<Lack> {
     lacks.extend(weights(folder));
     let configs = CONFIGS.iter().filter(|name| folder.has(name));
     lacks.extend(configs.filter_map(|name| folder.json(name).err()));
-    lacks.extend(companions(folder, &[ARGUMENTS]));
     if folder.has("scheduler.pt")
         && !["optimizer.pt", "optimizer.bin", "optimizer_0"].iter().any(|file| folder.has(file))
         && folder.names(true, |name| name.starts_with("global_step")).is_empty()
@@ -128,7 +140,7 @@ pub(super) fn trainer(folder: &Folder<'_>) -> Vec<Lack> {
         lacks.push(Lack::Missing("optimizer.pt".to_owned()));
     }
     lacks.extend(gaps(folder.numbers("rng_state_", ".pth"), 0));
-    once(lacks)
+    with_companions(folder, lacks)
 }
 
 /// accelerate's `save_state` (checkpointing.py `save_accelerator_state`, 0.20 to 1.x): weights, optimizers, schedulers,
@@ -140,17 +152,14 @@ pub(super) fn is_accelerate(folder: &Folder<'_>) -> bool {
 
 pub(super) fn accelerate(folder: &Folder<'_>) -> Vec<Lack> {
     let mut lacks = weights(folder);
-    // Programs that save weights by a hook of accelerate put them into folders or files of their own, before all else
+    // Programs that save weights by a hook of accelerate put them into files of their own, before all else
     // (`pytorch_lora_weights.safetensors`).
-    let is_weights = |name: &str| name.ends_with(".safetensors");
-    let has_own = || !folder.names(false, is_weights).is_empty();
-    if !folder.names(true, |_| true).is_empty() || has_own() {
+    if !folder.names(false, |name| name.ends_with(".safetensors")).is_empty() {
         lacks.retain(|lack| *lack != Lack::Missing(WEIGHTS[0].to_owned()));
     }
-    lacks.extend(companions(folder, &[]));
     lacks.extend(before_others(folder));
     lacks.extend(gaps(folder.numbers("random_states_", ".pkl"), 1));
-    once(lacks)
+    with_companions(folder, lacks)
 }
 
 /// The files of accelerate that are written before one that is here: the first of several, and the optimizer before its
@@ -231,11 +240,10 @@ pub(super) fn lightning(folder: &Folder<'_>) -> Vec<Lack> {
         return deepspeed::lacks(&inner);
     }
     let mut lacks = dcp::lacks(folder);
-    lacks.extend(match folder.has("meta.pt") {
-        true => torch::lack(folder, "meta.pt"),
-        false => Some(Lack::Missing("meta.pt".to_owned())),
-    });
-    lacks
+    if !folder.has("meta.pt") {
+        lacks.push(Lack::Missing("meta.pt".to_owned()));
+    }
+    with_companions(folder, lacks)
 }
 
 const TRACKER: &str = "latest_checkpointed_iteration.txt";
@@ -290,7 +298,7 @@ pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
     if !is_distributed {
         lacks.extend(not_tracked(folder));
     }
-    lacks
+    with_companions(folder, lacks)
 }
 
 fn distributed(folder: &Folder<'_>) -> Vec<Lack> {
@@ -354,29 +362,51 @@ pub(super) fn nemo(folder: &Folder<'_>) -> Vec<Lack> {
         lacks.push(Lack::NotRenamed(format!("../{marker}")));
     }
     lacks.extend(match folder.sub("weights") {
-        Some(weights) => distributed(&weights),
+        Some(weights) => {
+            distributed(&weights).into_iter().map(|lack| lack.within("weights")).collect()
+        }
         None => vec![Lack::Missing("weights".to_owned())],
     });
+    with_companions(folder, lacks)
+}
+
+/// These, and what the files in the checkpoint and in its folders lack, whoever wrote them; each once.
+pub(super) fn with_companions(folder: &Folder<'_>, mut lacks: Vec<Lack>) -> Vec<Lack> {
+    lacks.extend(below(folder, BELOW));
+    let mut known: HashSet<Lack> = HashSet::new();
+    lacks.retain(|lack| known.insert(lack.clone()));
     lacks
 }
 
-/// Each lack once: a file of weights is one of all files as well.
-pub(super) fn once(lacks: Vec<Lack>) -> Vec<Lack> {
-    let mut known: HashSet<Lack> = HashSet::new();
-    lacks.into_iter().filter(|lack| known.insert(lack.clone())).collect()
+fn below(folder: &Folder<'_>, levels: u32) -> Vec<Lack> {
+    let files = folder.names(false, |name| name != ARGUMENTS && !name.starts_with('.'));
+    let mut lacks: Vec<Lack> =
+        files.iter().filter_map(|name| lack_of_companion(folder, name)).collect();
+    for name in folder.names(true, |name| levels > 0 && !name.starts_with('.')) {
+        let Some(sub) = folder.sub(&name) else { continue };
+        // Its writer numbers its files, and they are judged by that.
+        if deepspeed::is_one(&sub) {
+            continue;
+        }
+        let own = if dcp::is_one(&sub) { dcp::lacks(&sub) } else { Vec::new() };
+        let inner = own.into_iter().chain(below(&sub, levels.saturating_sub(1)));
+        lacks.extend(inner.map(|lack| lack.within(&name)));
+    }
+    lacks
 }
 
-/// What the files lack that torch.save or safetensors wrote beside the weights.
-pub(super) fn companions(folder: &Folder<'_>, but: &[&str]) -> Vec<Lack> {
-    let of = |name: String| {
-        let end = Path::new(&name).extension()?.to_str()?;
-        match end {
-            "safetensors" => safetensors::lack(folder, &name),
-            // Programs add pickles of their own.
-            "pt" | "pth" | "bin" | "pkl" => torch::lack(folder, &name)
-                .filter(|lack| !matches!(lack, Lack::Damaged(_) | Lack::NoEnd(_))),
-            _ => None,
+fn lack_of_companion(folder: &Folder<'_>, name: &str) -> Option<Lack> {
+    match Path::new(name).extension()?.to_str()? {
+        "safetensors" => safetensors::lack(folder, name),
+        // Programs add pickles of their own.
+        "pt" | "pth" | "bin" | "pkl" => torch::lack(folder, name)
+            .filter(|lack| !matches!(lack, Lack::Damaged(_) | Lack::NoEnd(_))),
+        "json" if folder.bytes(name) == Some(0) => Some(Lack::Empty(name.to_owned())),
+        "json" if name.ends_with(".index.json") => {
+            let lack = if name.contains(".safetensors.") { safetensors::lack } else { torch::lack };
+            let mut lacks = safetensors::lacks_of_index(folder, name, lack).into_iter();
+            lacks.find(|lack| !matches!(lack, Lack::Damaged(file) if file == name))
         }
-    };
-    folder.names(false, |name| !but.contains(&name)).into_iter().filter_map(of).collect()
+        _ => None,
+    }
 }

@@ -301,3 +301,109 @@ fn files_beside_an_index_belong_to_each_of_a_series() {
     let lacks = found_of(&folder, "step_300").lacks;
     assert_eq!(lacks, [Lack::Missing("optimizer.pt".to_owned())]);
 }
+
+/// `checkpoint-1000` beside a whole `checkpoint-500` of the same writer: killed behind its weights.
+#[test]
+fn sharded_weights_are_the_beginning_of_a_framework() {
+    let index = ["model.safetensors.index.json", "config.json"];
+    let trainer: &[&str] = &["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"];
+    let accelerate: &[&str] = &["optimizer.bin", "scheduler.bin", "random_states_0.pkl"];
+    for (prefix, rest, format) in [
+        ("checkpoint-", trainer, Format::Trainer),
+        ("checkpoint_", accelerate, Format::Accelerate),
+        ("step_", accelerate, Format::Accelerate),
+    ] {
+        for kept in [0, rest.len() - 1] {
+            let of = |step: u32, rest: &[&str]| -> Vec<String> {
+                let all = index.iter().chain(rest);
+                all.map(|file| format!("{prefix}{step}/{file}")).collect()
+            };
+            let files = [of(500, rest), of(1000, &rest[..kept])].concat();
+            let folder = made(&files.iter().map(String::as_str).collect::<Vec<_>>());
+            sharded(&folder, &files);
+            let [torn, whole] = ["1000", "500"].map(|step| {
+                let one = found_of(&folder, &format!("{prefix}{step}"));
+                (one.format, one.is_whole())
+            });
+            assert_eq!((torn, whole), ((format, false), (format, true)), "{prefix} {kept}");
+        }
+    }
+    // The first one.
+    for (more, expected) in [
+        (&[][..], (Format::Trainer, false)),
+        // A program of its own.
+        (&["checkpoint-7/model_state.pt"], (Format::Safetensors, true)),
+    ] {
+        let files: Vec<String> = index.iter().map(|file| format!("checkpoint-7/{file}")).collect();
+        let all: Vec<&str> = files.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let folder = made(&all);
+        sharded(&folder, &files);
+        let one = found_of(&folder, "checkpoint-7");
+        assert_eq!((one.format, one.is_whole()), expected, "{more:?}");
+    }
+}
+
+/// Each index of these files names one shard, which is there.
+fn sharded(folder: &tempfile::TempDir, files: &[String]) {
+    for name in files.iter().filter(|name| name.ends_with(".index.json")) {
+        let index = folder.path().join(name);
+        let text = r#"{"weight_map": {"w": "model-00001-of-00001.safetensors"}}"#;
+        std::fs::write(&index, text).expect("it is written");
+        let shard = index.with_file_name("model-00001-of-00001.safetensors");
+        std::fs::write(shard, safetensors(&[1; 64])).expect("it is written");
+    }
+}
+
+/// diffusers, peft with adapters of its own names, sentence-transformers, SimpleTuner, fms-fsdp, Lightning.
+#[test]
+fn files_in_folders_of_a_checkpoint_are_looked_at() {
+    let accelerate = ["optimizer.bin", "random_states_0.pkl"];
+    let trainer = ["trainer_state.json", "optimizer.pt"];
+    for (program, states, files) in [
+        ("diffusers", accelerate, &["unet/diffusion_pytorch_model.safetensors"][..]),
+        ("simpletuner", accelerate, &["pytorch_lora_weights.safetensors", "ema/ema_model.pt"]),
+        (
+            "peft",
+            trainer,
+            &["train/adapter_model.safetensors", "reference/adapter_model.safetensors"],
+        ),
+        ("sentence-transformers", trainer, &["0_StaticEmbedding/model.safetensors"]),
+        ("sentence-transformers", trainer, &["model.safetensors", "2_Dense/model.safetensors"]),
+        ("config", trainer, &["model.safetensors", "2_Dense/config.json"]),
+    ] {
+        let of = |step: u32| {
+            let all = states.iter().chain(files);
+            all.map(move |file| format!("checkpoint-{step}/{file}")).collect::<Vec<_>>()
+        };
+        let all = [of(500), of(1000)].concat();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        assert_eq!(names(&all), ["checkpoint-1000", "checkpoint-500"], "{program}");
+        for file in files {
+            for torn in [&b""[..], b"PK\x03\x04"] {
+                let folder = made(&all);
+                let path = folder.path().join("checkpoint-1000").join(file);
+                let is_json = file.ends_with(".json");
+                std::fs::write(path, torn).expect("it is written");
+                let is_whole = is_json && !torn.is_empty();
+                assert_eq!(found(&folder)[0].is_whole(), is_whole, "{program} {file}");
+            }
+        }
+    }
+    // The weights are written first.
+    assert!(names(&["checkpoint-7/trainer_state.json", "checkpoint-7/x/a.txt"])[0].contains(": "));
+    // A second model of FSDP.
+    let folder = made(&["checkpoint-7/random_states_0.pkl", "checkpoint-7/pytorch_model_fsdp_0/"]);
+    let own = |name: &str| folder.path().join("checkpoint-7").join(name);
+    std::fs::write(own("pytorch_model_fsdp_0/.metadata"), DCP).expect("it is written");
+    assert!(found(&folder)[0].is_whole());
+    std::fs::create_dir(own("pytorch_model_fsdp_1")).expect("it is made");
+    std::fs::write(own("pytorch_model_fsdp_1/__0_0.distcp"), "x").expect("it is written");
+    let missing = Lack::Missing("pytorch_model_fsdp_1/.metadata".to_owned());
+    assert_eq!(found(&folder)[0].lacks, [missing]);
+    // Beside the files of torch.distributed.checkpoint.
+    let folder = made(&["step_1_ckp/metadata.pth"]);
+    std::fs::write(folder.path().join("step_1_ckp/.metadata"), DCP).expect("it is written");
+    assert!(found(&folder)[0].is_whole());
+    std::fs::write(folder.path().join("step_1_ckp/metadata.pth"), "").expect("it is written");
+    assert_eq!(found(&folder)[0].lacks, [Lack::Empty("metadata.pth".to_owned())]);
+}
