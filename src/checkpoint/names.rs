@@ -144,6 +144,14 @@ pub(crate) fn kind(name: &str, step: Option<u64>) -> String {
     kind
 }
 
+/// What names have in common that differ in numbers only.
+pub(crate) fn role(name: &str) -> String {
+    let found = numbers(name);
+    let before: String =
+        found.iter().map(|one| [one.before.trim_end_matches('-'), "*"].concat()).collect();
+    before + found.last().map_or(name, |one| one.after)
+}
+
 /// A name of one step as that of another step would be.
 pub(crate) fn renumbered(name: &str, from: Option<u64>, to: Option<u64>) -> String {
     let mut renumbered = String::new();

@@ -69,18 +69,19 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
     // An optimizer whose model was not written.
     let mut series_of: BTreeMap<String, String> = BTreeMap::new();
     for (series, members) in &of_series {
-        let files = members.iter().flat_map(|one| Held::by(one).files.into_keys());
+        let files = members.iter().flat_map(|one| Held::by(one, None).roles.into_keys());
         series_of.extend(files.map(|file| (file, series.clone())));
     }
     for orphan in orphans {
-        let series = Held::by(&orphan).files.into_keys().find_map(|file| series_of.get(&file));
+        let series =
+            Held::by(&orphan, None).roles.into_keys().find_map(|file| series_of.get(&file));
         match series.and_then(|series| of_series.get_mut(series)) {
             Some(series) => series.push(orphan),
             None => found.push(orphan),
         }
     }
     for mut series in of_series.into_values() {
-        compare(&mut series);
+        compare(&mut series, None);
         found.extend(series);
     }
     compare_companions(&mut found);
@@ -89,7 +90,7 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
 
 /// Files of one step with names of their own, such as a generator and a discriminator: if all steps before, and two at
 /// least, have both files, one is not whole without the other. Exports, which are smaller, are no companions, and the
-/// best one comes now and then.
+/// best one comes now and then. A first step with less is being deleted, or is where the program began (`G_0.pth`).
 fn compare_companions(found: &mut [Checkpoint]) {
     let mut steps: BTreeMap<Place, BTreeMap<String, usize>> = BTreeMap::new();
     for (at, one) in found.iter().enumerate() {
@@ -98,6 +99,13 @@ fn compare_companions(found: &mut [Checkpoint]) {
         if let Some(place) = own {
             steps.entry(place).or_default().insert(names::kind(&name, one.step), at);
         }
+    }
+    let mut first = steps.values().zip(steps.values().skip(1));
+    let has_less = first.next().is_some_and(|(first, next)| {
+        first.len() < next.len() && first.keys().all(|kind| next.contains_key(kind))
+    });
+    if has_less {
+        steps.pop_first();
     }
     let mut lacks: Vec<(usize, Vec<Lack>)> = Vec::new();
     let mut companions: Option<BTreeSet<&String>> = None;
@@ -134,10 +142,16 @@ fn companions_of_step(
     let is_small = |kind: &String| {
         before.get(kind).is_some_and(|at| !is_aside(at) && is_export(bytes(at), largest))
     };
+    let (before_roles, own_roles) = (roles(before.keys()), roles(own.keys()));
+    let has_fewer = |kind: &String| {
+        let role = names::role(kind);
+        own_roles.get(&role) < before_roles.get(&role)
+    };
     // The kinds of which something is missing, with that.
     let torn = needed.iter().filter_map(|kind| {
         let lacks = match own.get(*kind) {
             Some(at) => one(at)?.lacks.clone(),
+            None if !has_fewer(kind) => return None,
             None => {
                 let (last, step) = (one(before.get(*kind)?)?, one(own.values().next()?)?.step);
                 vec![Lack::Missing(names::renumbered(&name_of(&last.path), last.step, step))]
@@ -234,7 +248,7 @@ pub(crate) fn of_folders(
             // Another one of the series shows that the name promised too much.
             let mut series: Vec<Checkpoint> =
                 folders.into_iter().map(|one| as_one(one, above)).collect();
-            compare(&mut series);
+            compare(&mut series, None);
             found.extend(series);
         } else {
             found.extend(folders.into_iter().flat_map(alone));
@@ -253,7 +267,8 @@ fn alone(one: Searched) -> Vec<Checkpoint> {
 /// The same checkpoint in the folders of several ranks (`mp_rank_00`): the one of the first.
 fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec<Checkpoint> {
     folders.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let all: Vec<Vec<u32>> = folders.iter().map(|(ranks, _)| ranks.clone()).collect();
+    let of = |(ranks, one): &(Vec<u32>, Searched)| (ranks.clone(), one.path.clone());
+    let all: Vec<(Vec<u32>, PathBuf)> = folders.iter().map(of).collect();
     let mut by_name: BTreeMap<PathBuf, Vec<(Vec<u32>, Checkpoint)>> = BTreeMap::new();
     for (ranks, searched) in folders {
         let path = searched.path.clone();
@@ -263,26 +278,43 @@ fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec
         }
     }
     let of = |several: Vec<(Vec<u32>, Checkpoint)>| {
-        let is_alone = several.len() == 1;
         let (ranks, mut several): (Vec<Vec<u32>>, Vec<Checkpoint>) = several.into_iter().unzip();
-        for one in several.iter_mut().filter(|_| !is_alone) {
+        let is_alone = several.len() == 1;
+        for one in &mut several {
             let below = beside(one).strip_prefix(folder).unwrap_or(folder).to_owned();
-            one.lacks = within(std::mem::take(&mut one.lacks), &below);
+            if !is_alone {
+                one.lacks = within(std::mem::take(&mut one.lacks), &below);
+            }
             if one.standing.files.is_empty() {
                 one.standing.files.push(one.path.clone());
             }
         }
-        let mut one = with_ranks(joined(several)?, &ranks, 0);
-        let here: BTreeSet<&Vec<u32>> = ranks.iter().collect();
-        let missing = all.iter().filter(|one| !here.contains(one)).take(NAMED);
-        let missing: Vec<u32> = missing.filter_map(|ranks| ranks.last().copied()).collect();
-        let known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
-        if !missing.is_empty() && !known {
-            one.lacks.push(Lack::Parts(missing));
-        }
-        Some(one)
+        Some(with_ranks(joined(several)?, &ranks, 0))
     };
-    by_name.into_values().filter_map(of).collect()
+    let mut of_series: BTreeMap<String, Vec<Checkpoint>> = BTreeMap::new();
+    for one in by_name.into_values().filter_map(of) {
+        of_series.entry(names::series(&name_of(&one.path))).or_default().push(one);
+    }
+    for series in of_series.values_mut() {
+        match series.as_mut_slice() {
+            // Nothing but the folders tells how many ranks there are.
+            [one] => {
+                let missing = missing_ranks(one, &all);
+                one.lacks.extend(missing);
+            }
+            series => compare(series, Some(folder)),
+        }
+    }
+    of_series.into_values().flatten().collect()
+}
+
+/// The ranks in whose folders nothing of it is.
+fn missing_ranks(one: &Checkpoint, all: &[(Vec<u32>, PathBuf)]) -> Option<Lack> {
+    let is_here = |path: &PathBuf| one.standing.files.iter().any(|file| file.starts_with(path));
+    let missing = all.iter().filter(|(_, path)| !is_here(path)).take(NAMED);
+    let missing: Vec<u32> = missing.filter_map(|(ranks, _)| ranks.last().copied()).collect();
+    let is_known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
+    (!missing.is_empty() && !is_known).then_some(Lack::Parts(missing))
 }
 
 fn within(lacks: Vec<Lack>, folder: &Path) -> Vec<Lack> {
@@ -346,64 +378,89 @@ fn as_one(searched: Searched, above: Told) -> Checkpoint {
 struct Held {
     /// The names of its files, by what the same files of other steps have in common.
     files: BTreeMap<String, String>,
+    /// The number of files that differ in numbers only. A number that is another one in each step, such as a date or a
+    /// score, is no part: only fewer files than before are too few.
+    roles: BTreeMap<String, usize>,
     parts: Vec<u32>,
     step: Option<u64>,
 }
 
 impl Held {
-    fn by(one: &Checkpoint) -> Held {
+    /// `base`: the folder below which the files are named, if it is not that of the checkpoint.
+    fn by(one: &Checkpoint, base: Option<&Path>) -> Held {
         let is_file = one.standing.files.contains(&one.path);
-        let base = if is_file { one.path.parent() } else { Some(one.path.as_path()) };
+        let base = base.unwrap_or(if is_file { beside(one) } else { &one.path });
         let named = |file: &PathBuf| {
-            let below = base.and_then(|base| file.strip_prefix(base).ok()).unwrap_or(file);
-            let name = below.to_string_lossy().into_owned();
-            // Ranks that are counted are compared as such.
-            let kind = match one.parts.is_empty() {
-                true => names::kind(&name, one.step),
-                false => names::series(&name),
-            };
-            (kind, name)
+            let name = file.strip_prefix(base).unwrap_or(file).to_string_lossy().into_owned();
+            (names::kind(&name, one.step), name)
         };
-        let files = one.standing.files.iter().map(named).collect();
-        Held { files, parts: one.parts.clone(), step: one.step }
+        let files: BTreeMap<String, String> = one.standing.files.iter().map(named).collect();
+        let roles = roles(files.values());
+        Held { files, roles, parts: one.parts.clone(), step: one.step }
     }
 
     fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
+    fn count(&self, role: &str) -> usize {
+        self.roles.get(role).copied().unwrap_or(0)
+    }
+
     /// What this one lacks of that which the last of the others has, and the rest of them too.
     fn lacks(&self, others: &[&Held]) -> Vec<Lack> {
         let Some((last, rest)) = others.split_last() else { return Vec::new() };
-        let is_missing = |name: &String| {
-            !self.files.contains_key(name) && rest.iter().all(|one| one.files.contains_key(name))
-        };
-        let missing = last.files.iter().filter(|(name, _)| is_missing(name));
-        let missing = missing.map(|(_, file)| names::renumbered(file, last.step, self.step));
-        let mut lacks: Vec<Lack> = missing.map(Lack::Missing).collect();
         let own: BTreeSet<u32> = self.parts.iter().copied().collect();
-        let mut missing: BTreeSet<u32> =
+        let mut parts: BTreeSet<u32> =
             last.parts.iter().copied().filter(|part| !own.contains(part)).collect();
         for one in rest {
-            let parts: BTreeSet<u32> = one.parts.iter().copied().collect();
-            missing.retain(|part| parts.contains(part));
+            let here: BTreeSet<u32> = one.parts.iter().copied().collect();
+            parts.retain(|part| here.contains(part));
         }
-        if !missing.is_empty() && !self.is_empty() {
-            lacks.push(Lack::Parts(missing.into_iter().take(NAMED).collect()));
+        let parts: Vec<u32> = parts.into_iter().take(NAMED).collect();
+        // A file that is the only one of its step in each of them lacks none, whatever its name is.
+        let are_single = self.files.len() == 1 && last.files.len() == 1;
+        let mut lacks = Vec::new();
+        for (role, count) in last.roles.iter().filter(|_| !are_single) {
+            let own = self.count(role);
+            let fewest = rest.iter().map(|one| one.count(role)).chain([*count]).min();
+            let fewer = fewest.unwrap_or(0).saturating_sub(own);
+            let is_missing = |(kind, file): &(&String, &String)| {
+                let is_named = !parts.is_empty() && names::ranks(file).is_some();
+                !is_named && !self.files.contains_key(*kind) && names::role(file) == *role
+            };
+            let missing = last.files.iter().filter(is_missing).take(fewer.min(NAMED));
+            let missing = missing.map(|(_, file)| names::renumbered(file, last.step, self.step));
+            lacks.extend(missing.map(Lack::Missing));
+        }
+        if !parts.is_empty() && !self.is_empty() {
+            lacks.push(Lack::Parts(parts));
         }
         lacks
     }
 }
 
-/// Adds the files and parts that the two before have, and one does not; the first one is compared with the next. A
-/// program that saves fewer files than before has its next checkpoint called torn.
-fn compare(series: &mut [Checkpoint]) {
+/// How many of these names there are that differ in numbers only.
+fn roles<'n>(names: impl Iterator<Item = &'n String>) -> BTreeMap<String, usize> {
+    let mut roles = BTreeMap::new();
+    for name in names {
+        *roles.entry(names::role(name)).or_default() += 1;
+    }
+    roles
+}
+
+/// Adds the files and parts that the two before have, and one does not; the first one is compared with the next, and is no
+/// measure if it has less: it is being deleted, or comes from elsewhere. A program that saves fewer files than before has
+/// its next checkpoint called torn.
+fn compare(series: &mut [Checkpoint], base: Option<&Path>) {
     series.sort_by_key(|one| (one.standing.place, one.modified));
-    let held: Vec<Held> = series.iter().map(Held::by).collect();
+    let held: Vec<Held> = series.iter().map(|one| Held::by(one, base)).collect();
+    let mut first = 0;
     for (at, (one, own)) in series.iter_mut().zip(&held).enumerate() {
         let others = match at {
             0 => held.get(1..2),
-            at => held.get(at.saturating_sub(2)..at),
+            1 => held.get(..1),
+            at => held.get(at.saturating_sub(2).max(first)..at),
         };
         // One in which nothing is yet is no measure.
         let mut others: Vec<&Held> =
@@ -412,7 +469,11 @@ fn compare(series: &mut [Checkpoint]) {
             others.extend(held.iter().rev().find(|one| !one.is_empty()));
         }
         let are_known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
-        let lacks = own.lacks(&others).into_iter();
-        one.lacks.extend(lacks.filter(|lack| !are_known || !matches!(lack, Lack::Parts(_))));
+        let lacks = own.lacks(&others);
+        if at == 0 && !lacks.is_empty() {
+            first = 1;
+        }
+        let is_new = |lack: &Lack| !are_known || !matches!(lack, Lack::Parts(_));
+        one.lacks.extend(lacks.into_iter().filter(is_new));
     }
 }

@@ -407,3 +407,102 @@ fn files_in_folders_of_a_checkpoint_are_looked_at() {
     std::fs::write(folder.path().join("step_1_ckp/metadata.pth"), "").expect("it is written");
     assert_eq!(found(&folder)[0].lacks, [Lack::Empty("metadata.pth".to_owned())]);
 }
+
+/// Dates, scores, job ids, learning rates, stages and resolutions are another number in each step, and no parts.
+#[test]
+fn numbers_that_are_no_steps_make_nothing_torn() {
+    for files in [
+        &["step_100_2024-01-30.pt", "step_200_2024-01-31.pt"][..],
+        &["step_900_2024-01-30_11-58-02.pt", "step_1000_2024-01-30_12-03-55.pt"],
+        &["2024-01-30_11-58-02_step_900.pt", "2024-01-30_12-03-55_step_1000.pt"],
+        &["ppo_step_1000_reward_-3.pt", "ppo_step_2000_reward_12.5.pt"],
+        &["iter_4000_mIoU_45.pth", "iter_8000_mIoU_51.pth"],
+        &["epoch_1_auc_81.pth", "epoch_2_auc_83.pth", "epoch_3_auc_84.pth"],
+        &["step_100_job99999.pt", "step_200_job100000.pt"],
+        &["e1_step100.pt", "e2_step200.pt"],
+        &["step_100_3600s.pt", "step_200_7200s.pt"],
+        &["step_100_lr3e-4.pt", "step_200_lr0.0001.pt"],
+        &["stage1_step_1000.pt", "stage1_step_2000.pt", "stage2_step_3000.pt"],
+        &["res256_step_100.pt", "res256_step_200.pt", "res512_step_300.pt"],
+        &["step_100_ctx2048/a.pt", "step_200_ctx4096/a.pt"],
+    ] {
+        let newest = files.last().copied().unwrap_or_default();
+        let all = names(files);
+        assert_eq!(all[0], newest);
+        assert!(!all.iter().any(|name| name.contains(": ")), "{all:?}");
+    }
+    let of = |step: u32, hour: u32| {
+        ["model", "optimizer"].map(|name| format!("{name}_step_{step}_2024-01-30_{hour}-00-00.pt"))
+    };
+    let files: Vec<String> = [of(100, 10), of(200, 11), of(300, 12)].concat();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    assert_eq!(names(&files), [files[4], files[2], files[0]]);
+    let torn = names(&files[..5]);
+    assert!(torn[0].starts_with(files[4]) && torn[0].contains("optimizer"), "{torn:?}");
+    assert_eq!(torn[1], files[2]);
+    // A model and its exponential average, from another resolution on.
+    let of = |step: u32, size: u32| [format!("unet_{size}_{step}.pt"), format!("ema_{step}.pt")];
+    let files: Vec<String> = [of(1, 256), of(2, 256), of(3, 256), of(4, 512)].concat();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    assert!(!names(&files).iter().any(|name| name.contains(": ")), "{:?}", names(&files));
+}
+
+/// An oldest one that is being deleted, or the one from which the program began.
+#[test]
+fn first_one_that_lacks_a_file_is_no_measure() {
+    for (files, newest) in [
+        (&["G_1", "G_2", "D_2", "G_3", "D_3", "G_4"][..], "G_3"),
+        (&["G_0", "G_2", "D_2", "G_3", "D_3", "G_4", "D_4", "G_5"], "G_4"),
+        (&["model_1", "model_2", "optimizer_2", "model_3"], "model_2"),
+        (&["step_1/model", "step_2/model", "step_2/optimizer", "step_3/model"], "step_2"),
+        // A program that saves fewer from then on has one that is called torn.
+        (&["model_1", "optimizer_1", "model_2", "optimizer_2", "model_3", "model_4"], "model_4"),
+    ] {
+        let files: Vec<String> = files.iter().map(|name| format!("{name}.pth")).collect();
+        let all = names(&files.iter().map(String::as_str).collect::<Vec<_>>());
+        let whole = all.iter().find(|name| !name.contains(": ")).map(String::as_str);
+        assert_eq!(whole.map(|name| name.trim_end_matches(".pth")), Some(newest), "{all:?}");
+    }
+}
+
+#[test]
+fn fewer_ranks_make_one_checkpoint_torn() {
+    for layout in [
+        "rank_#/step_$.pt",
+        "mp_rank_0#/m-step=$.ckpt",
+        "step_$_rank#.pt",
+        "tp_rank_0#_pp_rank_000/step=$.pt",
+    ] {
+        let of = |step: u32, ranks: u32| -> Vec<String> {
+            let name = |rank: u32| layout.replace('#', &rank.to_string());
+            (0..ranks).map(|rank| name(rank).replace('$', &step.to_string())).collect()
+        };
+        let steps = [of(100, 4), of(200, 4), of(300, 2), of(400, 2), of(500, 2)];
+        let torn = |steps: &[Vec<String>]| -> Vec<bool> {
+            let files = steps.concat();
+            let all = names(&files.iter().map(String::as_str).collect::<Vec<_>>());
+            all.iter().map(|name| name.contains(": ")).collect()
+        };
+        assert_eq!(torn(&steps), [false, false, true, false, false], "{layout}");
+        assert_eq!(torn(&steps[..1]), [false], "{layout}");
+    }
+}
+
+/// OLMo, and models beside optimizers with a file for each rank.
+#[test]
+fn rank_file_of_one_kind_that_is_missing_is_seen() {
+    for kinds in [["model_rank_#.pt", "optimizer_rank_#.pt"], ["optim/rank#.pt", "train/rank#.pt"]]
+    {
+        let of = |step: u32| {
+            let name = move |kind: &str, rank: u32| {
+                format!("step_{step}/{}", kind.replace('#', &rank.to_string()))
+            };
+            kinds.iter().flat_map(move |kind| [0, 1].map(|rank| name(kind, rank)))
+        };
+        let all: Vec<String> = [100, 200, 300].into_iter().flat_map(of).collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        assert_eq!(names(&all)[0], "step_300");
+        assert!(names(&all[..11])[0].starts_with("step_300: "), "{:?}", names(&all[..11]));
+        assert_eq!(names(&all[..11])[1], "step_200");
+    }
+}
