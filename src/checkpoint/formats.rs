@@ -345,6 +345,8 @@ fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
 /// The files of the folder that are checkpoints by themselves.
 pub(crate) fn of_files(folder: &Folder<'_>, above: Told) -> Vec<Checkpoint> {
     let row = |name: &str| FILES.iter().find(|(end, ..)| name.ends_with(end));
+    // A hidden one is being written, or tells macOS of another file.
+    let row = |name: &str| row(name).filter(|_| !name.starts_with('.'));
     let names = folder.names(false, |name| row(name).is_some());
     let above = if are_steps(&names, above) { Told::default() } else { above };
     let of = |(name, entry): (&String, &crate::folder::Entry)| {

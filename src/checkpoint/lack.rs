@@ -97,7 +97,10 @@ impl Lack {
                 text!("{file} cannot be read: {error}", "无法读取 {file}：{error}")
             }
             Lack::NotRenamed(file) => {
-                text!("{file} is still there: it was being written", "{file} 仍在：尚未写完")
+                text!(
+                    "{file} is still there: it was being written or deleted",
+                    "{file} 仍在：尚未写完或未删完"
+                )
             }
             Lack::Parts(parts) => {
                 let parts = text::ranges::listed(parts.iter().copied(), '-');

@@ -58,22 +58,20 @@ const ASIDE: &[&str] = &[
     "optimizer",
     "optimizers",
     "optim",
-    "opt",
     "scheduler",
     "schedulers",
     "sched",
     "scaler",
     "rng",
-    "random",
-    "recipe",
-    "extra",
     "dataloader",
     "sampler",
     "tokenizer",
-    "args",
-    "config",
     "hparams",
 ];
+/// The same, and words of models and settings: `opt-125m-step-100.pt` may be all that a program saves.
+const PERHAPS_ASIDE: &[&str] = &["opt", "random", "recipe", "extra", "args", "config"];
+/// What else the names of such files have.
+const FILLING: &[&str] = &["state", "states", "dict", "lr", "world", "size", "rank", "data", ""];
 const WEIGHTS: &[&str] = &["model", "weights", "net", "network"];
 
 /// Whether a file is named like one that stands beside the weights: no program starts from an optimizer alone.
@@ -82,8 +80,16 @@ pub(crate) fn is_aside(name: &str) -> bool {
     let mut words = words(&name);
     let has = |known: &[&str]| words.clone().any(|word| known.contains(&word));
     let is_data = words.clone().next() == Some("data") && name.starts_with("data.");
-    let is_aside = is_data || has(ASIDE);
+    let is_aside = is_data || has(ASIDE) || has(PERHAPS_ASIDE);
     is_aside && !words.any(|word| WEIGHTS.contains(&word))
+}
+
+/// Whether a file that stands aside is none to start from even where nothing else is.
+pub(crate) fn is_never_alone(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let mut words = words(name.split('.').next().unwrap_or_default());
+    let is_known = |word: &str| [PERHAPS_ASIDE, FILLING].iter().any(|known| known.contains(&word));
+    words.clone().any(|word| ASIDE.contains(&word)) || words.all(is_known)
 }
 
 /// Whether a file among several of a step is the one that a program is given: the model, or the generator.
@@ -108,10 +114,22 @@ const BARE: &[&str] = &["checkpoint", "ckpt", "ckp", "snapshot", "state", ""];
 
 /// Whether a folder or a file still has a temporary name: `step2000-tmp`, `tmp-checkpoint-5`, `step_5.pt.partial`.
 pub(crate) fn is_temporary(name: &str) -> bool {
-    const LEFT: &[&str] = &["temp", "staging", "partial", "incomplete"];
+    const LEFT: &[&str] = &[
+        "temp",
+        "staging",
+        "part",
+        "partial",
+        "incomplete",
+        "inprogress",
+        "writing",
+        "deleting",
+        "delete",
+        "trash",
+    ];
     const ENDS: &[&str] = &["pt", "pth", "ckpt", "bin", "safetensors", "tar", "pyth"];
     let name = name.to_ascii_lowercase();
-    let words: Vec<&str> = name.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
+    let words = name.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     let [first, second, ..] = words.as_slice() else { return false };
     let last = words.iter().rev().find(|word| !ENDS.contains(word));
     let is_left = |word: &&str| word.starts_with("tmp") || LEFT.contains(word);

@@ -40,7 +40,9 @@ impl Default for Limits {
 pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
     let budget = Budget::new(limits.entries);
     let mut found = Vec::new();
-    let folder = Folder::read(root, &budget)?;
+    // Its own name tells as much as those of the folders in it, and `.` or a link to it has another one.
+    let own = root.canonicalize()?;
+    let folder = Folder::read(&own, &budget)?;
     match formats::of_folder(&folder, Told::default()) {
         Some(one) => found.push(one),
         None => {
@@ -59,15 +61,22 @@ pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
         return Err(failure(io::ErrorKind::FileTooLarge, many));
     }
     leave_out_exports(&mut found);
+    let is_never_alone = |one: &Checkpoint| {
+        one.standing.is_aside && one.is_whole() && names::is_never_alone(&one.own_name())
+    };
+    found.retain(|one| !is_never_alone(one));
     for one in &mut found {
-        one.name = one.path.strip_prefix(root).unwrap_or(&one.path).to_owned();
+        one.name = one.path.strip_prefix(&own).unwrap_or(&one.path).to_owned();
         one.lacks.extend(not_renamed(one));
     }
     sort(&mut found);
+    for one in &mut found {
+        one.path = if one.name.as_os_str().is_empty() { root.into() } else { root.join(&one.name) };
+    }
     Ok(found)
 }
 
-/// A temporary name of the checkpoint, or of the folder of its step.
+/// A temporary name of the checkpoint, or of a folder above it that is named like one.
 fn not_renamed(one: &Checkpoint) -> Option<Lack> {
     let is_known = |lack: &Lack| matches!(lack, Lack::NotRenamed(_));
     if one.lacks.iter().any(is_known) {
@@ -75,7 +84,7 @@ fn not_renamed(one: &Checkpoint) -> Option<Lack> {
     }
     let mut names = one.name.iter().rev().map(|name| name.to_string_lossy());
     let own = names.next().filter(|name| names::is_temporary(name));
-    let above = || names.next().filter(|name| names::is_temporary(name) && names::is_of_one(name));
+    let above = || names.find(|name| names::is_temporary(name) && names::is_of_one(name));
     own.or_else(above).map(|name| Lack::NotRenamed(name.into_owned()))
 }
 

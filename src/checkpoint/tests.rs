@@ -83,7 +83,7 @@ fn epochs_are_the_order_where_all_have_them() {
     late.and_then(|file| file.set_modified(at)).expect("its time is set");
     let names: Vec<PathBuf> = found(&folder).into_iter().map(|one| one.name).collect();
     assert_eq!(names[0], PathBuf::from("epoch_10.pth"));
-    assert_eq!(names[3], PathBuf::from("optimizer.pt"), "nothing starts from it");
+    assert_eq!(names.len(), 3, "nothing starts from an optimizer");
 }
 
 /// A folder with these files; a name that ends with "/" is a folder, and zip archives are whole.

@@ -143,8 +143,19 @@ fn names_that_are_like_others_are_whole() {
             "{files:?}: {found:?}"
         );
     }
-    for torn in ["step_300_temp/model.pt", "step_300.tmp123/model.pt", "step_300.staging/model.pt"]
-    {
+    for torn in [
+        "step_300_temp/model.pt",
+        "step_300.tmp123/model.pt",
+        "step_300.staging/model.pt",
+        // NeMo-RL.
+        "tmp_step_300/policy/weights/model.pt",
+        "_tmp_step_300/model.pt",
+        "step_300.trash/model.pt",
+        "step_300.inprogress.pt",
+        ".tmp_step_300.pt",
+        ".step_300.pt",
+        "step_200/._model.pt",
+    ] {
         let found = names(&["step_200/model.pt", torn]);
         assert!(found[0].contains(": ") || found[0] == "step_200/model.pt", "{found:?}");
     }
@@ -505,4 +516,37 @@ fn rank_file_of_one_kind_that_is_missing_is_seen() {
         assert!(names(&all[..11])[0].starts_with("step_300: "), "{:?}", names(&all[..11]));
         assert_eq!(names(&all[..11])[1], "step_200");
     }
+}
+
+/// A scheduler is no checkpoint, even if the model beside it is torn or not there.
+#[test]
+fn what_stands_aside_is_never_chosen() {
+    for file in
+        ["scheduler.pt", "rng.pt", "config.pt", "optimizer_100.pt", "tokenizer.pt", "opt000100.pt"]
+    {
+        assert_eq!(names(&[file]), [""; 0], "{file}");
+        let folder = made(&["model_100.pt", file]);
+        std::fs::write(folder.path().join("model_100.pt"), "").expect("it is written");
+        assert!(!found(&folder).iter().any(Checkpoint::is_whole), "{file}");
+    }
+    // Names of models.
+    for file in ["opt-125m-step-100.pt", "random_walk_100.pt"] {
+        assert_eq!(names(&[file, "rng.pt"]), [file]);
+    }
+}
+
+/// A link, `.` and `x/..` are other names of the same folder.
+#[test]
+fn folder_has_the_same_name_wherever_it_is_named() {
+    let folder = made(&["step-100/.metadata", "step-100/x/", "checkpoint-500/optimizer.pt"]);
+    std::fs::write(folder.path().join("step-100/.metadata"), DCP).expect("it is written");
+    let link = folder.path().join("current");
+    std::os::unix::fs::symlink("step-100", &link).expect("it is linked");
+    for path in [folder.path().join("step-100"), link, folder.path().join("step-100/x/..")] {
+        let one = survey(&path, &Limits::default()).expect("it is read").remove(0);
+        assert_eq!((one.step, one.is_whole(), &one.path), (Some(100), true, &path));
+    }
+    let trainer = folder.path().join("checkpoint-500");
+    let one = survey(&trainer, &Limits::default()).expect("it is read").remove(0);
+    assert_eq!((one.format, one.is_whole()), (Format::Trainer, false));
 }
