@@ -9,6 +9,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use serde::Deserialize;
+
 use crate::lack::Lack;
 use linux::regular_file;
 
@@ -69,12 +71,14 @@ fn shown(name: &OsStr) -> String {
 pub(crate) struct Folder<'b> {
     pub(crate) path: PathBuf,
     pub(crate) entries: BTreeMap<String, Entry>,
+    /// Links to folders, which are not followed.
+    pub(crate) links: Vec<String>,
     budget: &'b Budget,
 }
 
 impl<'b> Folder<'b> {
     pub(crate) fn read(path: &Path, budget: &'b Budget) -> io::Result<Folder<'b>> {
-        let mut entries = BTreeMap::new();
+        let (mut entries, mut links) = (BTreeMap::new(), Vec::new());
         let listed = path.read_dir()?;
         let is_new = budget.read.borrow_mut().insert(path.to_owned());
         for entry in listed {
@@ -89,6 +93,7 @@ impl<'b> Folder<'b> {
                 // Links to files count, links to folders could lead anywhere.
                 let Ok(leads_to) = entry.path().canonicalize() else { continue };
                 if leads_to.is_dir() {
+                    links.push(shown(&entry.file_name()));
                     continue;
                 }
                 is_alias = path.canonicalize().is_ok_and(|own| leads_to.parent() == Some(&own));
@@ -100,7 +105,7 @@ impl<'b> Folder<'b> {
             }
             entries.insert(shown, Entry { is_folder: kind.is_dir(), is_alias, name, known });
         }
-        Ok(Folder { path: path.to_owned(), entries, budget })
+        Ok(Folder { path: path.to_owned(), entries, links, budget })
     }
 
     /// A folder in this one; None if there is none, or it cannot be read.
@@ -178,16 +183,21 @@ impl<'b> Folder<'b> {
 
     /// The content as JSON.
     pub(crate) fn json(&self, name: &str) -> Result<serde_json::Value, Lack> {
-        serde_json::from_slice(&self.content(name)?).map_err(|error| match error.is_eof() {
-            true => Lack::Cut(name.to_owned()),
-            false => Lack::Damaged(name.to_owned()),
-        })
+        of_json(name, &self.content(name)?)
     }
 
     pub(crate) fn open(&self, name: &str) -> Result<Parts, Lack> {
         let bytes = self.bytes(name).ok_or_else(|| Lack::Missing(name.to_owned()))?;
         Parts::open(&self.path_of(name), name, bytes)
     }
+}
+
+/// What is meant of a JSON text.
+pub(crate) fn of_json<'t, T: Deserialize<'t>>(name: &str, text: &'t [u8]) -> Result<T, Lack> {
+    serde_json::from_slice(text).map_err(|error| match error.is_eof() {
+        true => Lack::Cut(name.to_owned()),
+        false => Lack::Damaged(name.to_owned()),
+    })
 }
 
 pub(crate) fn unread(name: &str, error: &io::Error) -> Lack {

@@ -112,6 +112,17 @@ fn holds_steps(folder: &Folder<'_>) -> bool {
         || !folder.names(false, |name| is_file(name) && has_step(name)).is_empty()
 }
 
+/// Whether checkpoints lie below the states that a program saves at its end, or with which it began.
+fn holds_others(folder: &Folder<'_>) -> bool {
+    // Those of DeepSpeed are a part of the state.
+    let is_one = |name: &str| told(name).has_step_or_epoch() && !name.starts_with("global_step");
+    let subs = || folder.names(true, |name| !name.starts_with('.'));
+    let holds = |sub: Folder<'_>| !sub.names(true, is_one).is_empty();
+    !is_of_one(&frameworks::name(folder))
+        && (!folder.names(true, is_one).is_empty()
+            || subs().iter().filter_map(|name| folder.sub(name)).any(holds))
+}
+
 fn indices(folder: &Folder<'_>, kind: &str) -> Vec<String> {
     folder.names(false, |name| {
         name.strip_suffix(".index.json").is_some_and(|name| name.ends_with(kind))
@@ -152,7 +163,8 @@ const FILES: &[FileRow] = &[
 pub(crate) fn of_folder(folder: &Folder<'_>, above: Told) -> Option<Checkpoint> {
     let row = FOLDERS.iter().find(|row| (row.is_one)(folder))?;
     let is_one = |name: &str| FOLDERS.iter().any(|row| (row.is_named)(name));
-    if !folder.names(true, is_one).is_empty() {
+    let is_state = [Format::Trainer, Format::Accelerate].contains(&row.format);
+    if !folder.names(true, is_one).is_empty() || (is_state && holds_others(folder)) {
         return None;
     }
     // Shards of weights come before what its framework writes last, as a single file of weights does.

@@ -93,6 +93,10 @@ pub(crate) struct Standing {
     pub(crate) is_own: bool,
     /// It is beside another one, and nothing starts from it alone: an optimizer.
     pub(crate) is_aside: bool,
+    /// When its program named it as its last one, and in which folder.
+    pub(crate) tracked: Option<(SystemTime, PathBuf)>,
+    /// The place of the newest one, before which it stands although it has another place.
+    pub(crate) first: Option<Place>,
     /// The files of a checkpoint of torch.save or safetensors. Empty: a folder of a framework.
     pub(crate) files: Vec<PathBuf>,
 }

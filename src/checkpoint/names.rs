@@ -80,6 +80,15 @@ pub(crate) fn is_aside(name: &str) -> bool {
     let mut words = words(&name);
     let has = |known: &[&str]| words.clone().any(|word| known.contains(&word));
     let is_data = words.clone().next() == Some("data") && name.starts_with("data.");
+    // `model_300_optimizer.pt`
+    let behind = name.rsplit(|letter: char| letter.is_ascii_digit()).next().unwrap_or_default();
+    let mut last = self::words(behind);
+    if behind.len() < name.len()
+        && last.clone().any(|word| ASIDE.contains(&word))
+        && !last.any(|word| WEIGHTS.contains(&word) || ["and", "with"].contains(&word))
+    {
+        return true;
+    }
     let is_aside = is_data || has(ASIDE) || has(PERHAPS_ASIDE);
     is_aside && !words.any(|word| WEIGHTS.contains(&word))
 }
@@ -96,7 +105,23 @@ pub(crate) fn is_never_alone(name: &str) -> bool {
 pub(crate) fn is_model(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_main = |word| WEIGHTS.contains(&word) || ["g", "generator"].contains(&word);
-    words(&name).any(is_main) && words(&name).all(|word| word != "ema")
+    words(&name).any(is_main) && !is_copy(&name)
+}
+
+/// Whether it is a copy of the model for its use, not for its training, or the critic of one.
+pub(crate) fn is_copy(name: &str) -> bool {
+    const COPIES: &[&str] = &["ema", "swa", "avg", "average", "averaged", "teacher", "critic"];
+    words(&name.to_ascii_lowercase()).any(|word| COPIES.contains(&word))
+}
+
+/// Whether the name of a series says nothing but that it is one: `step_.pt`, `training_state_.pt`.
+pub(crate) fn is_neutral(series: &str) -> bool {
+    const NEUTRAL: &[&str] =
+        &["training", "train", "full", "step", "steps", "iter", "iteration", "global", "epoch"];
+    let series = series.to_ascii_lowercase();
+    let known = [BARE, NEUTRAL];
+    words(series.split('.').next().unwrap_or_default())
+        .all(|word| known.iter().any(|known| known.contains(&word)))
 }
 
 /// Whether a name says that this is the last one: `last.pt`, `checkpoint_latest.pth`, `model_final.pth`, and a bare
@@ -107,7 +132,7 @@ pub(crate) fn is_last(name: &str) -> bool {
     let is_bare = words(stem).all(|word| BARE.contains(&word));
     is_bare
         || (is_remarkable(&name)
-            && !["best", "top", "min", "max"].iter().any(|word| name.contains(word)))
+            && !["best", "top", "min", "max", "pretrained"].iter().any(|word| name.contains(word)))
 }
 
 const BARE: &[&str] = &["checkpoint", "ckpt", "ckp", "snapshot", "state", ""];

@@ -41,6 +41,9 @@ const WORDS: &[(&str, Counted)] = &[
     ("psnr", Counted::Measure),
     ("bleu", Counted::Measure),
     ("ppl", Counted::Measure),
+    // The mean of so many checkpoints.
+    ("avg", Counted::Size),
+    ("average", Counted::Size),
     ("node", Counted::Size),
     ("gpu", Counted::Size),
     ("worker", Counted::Size),
@@ -284,8 +287,20 @@ pub(crate) fn words(name: &str) -> impl Iterator<Item = &str> + Clone {
     name.split(|letter: char| !letter.is_ascii_alphabetic())
 }
 
-const REMARKABLE: &[&str] =
-    &["last", "latest", "newest", "current", "final", "recovery", "top", "min", "max", "minloss"];
+const REMARKABLE: &[&str] = &[
+    "last",
+    "latest",
+    "newest",
+    "current",
+    "final",
+    "recovery",
+    "top",
+    "min",
+    "max",
+    "minloss",
+    // Copied from where a program began.
+    "pretrained",
+];
 
 /// The updates of fairseq's `checkpoint_EPOCH_UPDATES.pt`.
 fn pair(numbers: &[&Found<'_>]) -> Option<Number> {

@@ -369,7 +369,7 @@ fn as_one(searched: Searched, above: Told) -> Checkpoint {
         bytes,
         modified: modified.or_else(begun).unwrap_or(SystemTime::UNIX_EPOCH),
         parts,
-        standing: Standing { place, is_own, is_aside: false, files },
+        standing: Standing { place, is_own, files, ..Standing::default() },
         path,
     }
 }

@@ -10,7 +10,7 @@ use crate::folder::{Budget, Folder};
 use crate::formats;
 use crate::lack::Lack;
 use crate::names::{self, is_numbered, series};
-use crate::progress::{Place, Told, is_remarkable, told};
+use crate::progress::{Place, Told, is_remarkable, step_of, told};
 use crate::several::{self, Searched, is_export};
 use crate::{Checkpoint, Format};
 use text::lang::failure;
@@ -152,22 +152,61 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
         }
     }
     found.extend(several::of_folders(&folder.path, above, searched));
-    formats::compare(folder, found.get_mut(from..).unwrap_or_default());
+    let found = found.get_mut(from..).unwrap_or_default();
+    formats::compare(folder, found);
+    mark_tracked(folder, found);
+}
+
+/// Bare weights, as frameworks export them.
+fn is_weights(one: &Checkpoint) -> bool {
+    let name = one.path.file_name().unwrap_or_default();
+    one.format == Format::Safetensors || name == "pytorch_model.bin" || name == "adapter_model.bin"
 }
 
 /// Removes bare weights beside checkpoints with a step: what a framework exports when it is done.
 fn leave_out_exports(found: &mut Vec<Checkpoint>) {
-    let is_weights = |one: &Checkpoint| {
-        let name = one.path.file_name().unwrap_or_default();
-        one.format == Format::Safetensors
-            || name == "pytorch_model.bin"
-            || name == "adapter_model.bin"
-    };
     let has_place = |one: &Checkpoint| one.standing.place.is_some();
     if found.iter().any(|one| !is_weights(one) && has_place(one)) {
         found.retain(|one| !is_weights(one) || has_place(one));
     }
 }
+
+/// Marks the checkpoint of the folder that its program names as its last one, in a file or by a link, with the time of
+/// that: after steps went back it goes on from there.
+fn mark_tracked(folder: &Folder<'_>, found: &mut [Checkpoint]) {
+    let aliases = folder.entries.iter().filter(|(name, one)| one.is_alias && names::is_last(name));
+    let files = TRACKERS.iter().copied().filter(|name| folder.has(name));
+    let links = folder.links.iter().map(String::as_str).filter(|name| names::is_last(name));
+    for name in files.chain(aliases.map(|(name, _)| name.as_str())).chain(links) {
+        let path = folder.path_of(name);
+        let Ok(time) = path.symlink_metadata().and_then(|metadata| metadata.modified()) else {
+            continue;
+        };
+        let text = match path.read_link() {
+            Ok(target) => target.to_string_lossy().into_owned(),
+            Err(_) => {
+                let bytes = linux::regular_file::read(&path, 4096).unwrap_or_default();
+                String::from_utf8_lossy(&bytes).trim().to_owned()
+            }
+        };
+        let named = text.rsplit('/').find(|part| !part.is_empty()).unwrap_or_default();
+        let step = named.parse().ok();
+        let is_named = |one: &&mut Checkpoint| {
+            let below = one.path.strip_prefix(&folder.path).ok();
+            let Some(name) = below.and_then(|below| below.iter().next()) else { return false };
+            let name = name.to_string_lossy();
+            (name == named || (step.is_some() && step_of(&name) == step)) && time >= one.modified
+        };
+        for one in found.iter_mut().filter(is_named) {
+            one.standing.tracked =
+                one.standing.tracked.take().max(Some((time, folder.path.clone())));
+        }
+    }
+}
+
+/// DeepSpeed, Megatron and verl, detectron2 and MMEngine, nanotron.
+const TRACKERS: &[&str] =
+    &["latest", "latest_checkpointed_iteration.txt", "last_checkpoint", "latest.txt"];
 
 /// The checkpoints of one folder whose names differ in numbers only.
 #[derive(Default)]
@@ -182,6 +221,8 @@ struct Series<'f> {
     is_last: bool,
     /// It has no steps, or is the best one: a neighbour of another step tells as much.
     is_lone: bool,
+    /// It is named for nothing but its step.
+    is_neutral: bool,
 }
 
 impl<'f> Series<'f> {
@@ -198,7 +239,13 @@ impl<'f> Series<'f> {
         }
         series.times.sort_unstable();
         let is_lone = series.places.is_empty() || is_remarkable(name);
-        Series { all, is_lone, ..series }
+        Series { all, is_lone, is_neutral: names::is_neutral(name), ..series }
+    }
+
+    /// Whether these are bare weights, and all states of one of their steps are elsewhere. `largest`: bytes of those.
+    fn has_state(&self, largest: &BTreeMap<Place, u64>) -> bool {
+        let of = |place| largest.get(place).is_some_and(|most| is_export(self.bytes, *most));
+        self.bytes > 0 && self.all.iter().all(|one| is_weights(one)) && self.places.iter().any(of)
     }
 
     /// Whether it has only the weights of what this other one has.
@@ -217,25 +264,63 @@ impl<'f> Series<'f> {
 /// Series that others are compared with: the largest of a folder.
 const COMPARED: usize = 64;
 
-/// Files that are far smaller than those of a series beside them: weights without what the training needs, as programs
-/// export them beside their checkpoints. Both have one of the same step, or the smaller one is lone.
-fn exports(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
+/// The folder of a series, and its name: bare weights in folders with steps are one.
+fn series_of(one: &Checkpoint) -> (Option<&Path>, String) {
+    let has_step = |path: &&Path| {
+        let name = path.file_name().unwrap_or_default();
+        told(&name.to_string_lossy()).has_step_or_epoch()
+    };
+    let mut above = one.path.ancestors().skip(1);
+    let is_below = is_weights(one) && one.standing.place.is_some() && !one.standing.is_own;
+    let folder = above.find(|path| is_below && has_step(path)).unwrap_or(&one.path).parent();
+    let name = folder.and_then(|folder| one.path.strip_prefix(folder).ok()).unwrap_or(&one.path);
+    (folder, series(&name.to_string_lossy()))
+}
+
+/// What decides between checkpoints of one step.
+#[derive(Default)]
+struct Sizes {
+    /// Files that are far smaller than those of a series beside them: weights without what the training needs, as programs
+    /// export them beside their checkpoints. Both have one of the same step, or the smaller one is lone. Bare weights may
+    /// lie anywhere else.
+    exports: BTreeSet<PathBuf>,
+    /// Those named for nothing but their step, and larger than the others of it: all states, not the model alone.
+    states: BTreeSet<PathBuf>,
+}
+
+fn sizes(found: &[Checkpoint]) -> Sizes {
     let mut folders: BTreeMap<Option<&Path>, BTreeMap<String, Vec<&Checkpoint>>> = BTreeMap::new();
+    let mut largest: BTreeMap<Place, u64> = BTreeMap::new();
     for one in found.iter().filter(|one| !one.standing.is_aside) {
-        let series = series(&one.own_name());
-        folders.entry(one.path.parent()).or_default().entry(series).or_default().push(one);
+        let (folder, series) = series_of(one);
+        folders.entry(folder).or_default().entry(series).or_default().push(one);
+        if let Some(place) = one.standing.place.filter(|_| one.is_whole() && !is_weights(one)) {
+            let bytes = largest.entry(place).or_default();
+            *bytes = one.bytes.max(*bytes);
+        }
     }
-    let mut exports = BTreeSet::new();
+    let mut sizes = Sizes::default();
     for all in folders.into_values() {
         let mut all: Vec<Series<'_>> =
             all.into_iter().map(|(name, all)| Series::of(&name, all)).collect();
         all.sort_by_key(|series| Reverse(series.bytes));
-        let largest = all.iter().filter(|one| one.has_steps || one.is_last).take(COMPARED);
-        let largest: Vec<&Series<'_>> = largest.collect();
-        let small = all.iter().filter(|one| largest.iter().any(|other| one.is_export_of(other)));
-        exports.extend(small.flat_map(|series| &series.all).map(|one| one.path.clone()));
+        let measures = all.iter().filter(|one| one.has_steps || one.is_last).take(COMPARED);
+        let measures: Vec<&Series<'_>> = measures.collect();
+        for series in &all {
+            let is_smaller = |other: &Series<'_>| {
+                let shares = !other.places.is_disjoint(&series.places);
+                other.bytes >= series.bytes && shares && !std::ptr::eq(other, series)
+            };
+            let paths = series.all.iter().map(|one| one.path.clone());
+            if measures.iter().any(|other| series.is_export_of(other)) || series.has_state(&largest)
+            {
+                sizes.exports.extend(paths);
+            } else if series.is_neutral && !all.iter().take(COMPARED).any(is_smaller) {
+                sizes.states.extend(paths);
+            }
+        }
     }
-    exports
+    sizes
 }
 
 fn is_last(one: &Checkpoint) -> bool {
@@ -246,7 +331,7 @@ fn is_last(one: &Checkpoint) -> bool {
 /// `tokenizer.pt`, do not change the order of those that have one, but for a `last.pt` beside or above them that was
 /// written after the newest one, and not in the same save.
 fn sort(found: &mut [Checkpoint]) {
-    let exports = exports(found);
+    let Sizes { exports, states } = sizes(found);
     // What is torn is never chosen, and is named where it stands.
     let is_behind =
         |one: &Checkpoint| (one.standing.is_aside && one.is_whole()) || exports.contains(&one.path);
@@ -270,18 +355,33 @@ fn sort(found: &mut [Checkpoint]) {
             beside.as_ref().zip(folder(one)).is_some_and(|(own, last)| own.starts_with(last));
         place.filter(|_| is_last(one) && !is_behind(one) && is_newer && is_beside)
     };
-    let others = || found.iter().filter(|one| step(one).is_none() && !is_behind(one));
-    let have_epochs = others().all(|one| one.standing.place.is_some());
+    // What was older when the program named its last one is what it left when its steps went back.
+    let of_tracked = |one: &Checkpoint| {
+        let (time, beside) = one.standing.tracked.as_ref().filter(|_| one.is_whole())?;
+        let newer = whole.iter().take_while(|other| step(other) > step(one));
+        let mut left =
+            newer.filter(|other| other.modified <= *time && other.path.starts_with(beside));
+        step(left.next().unwrap_or(&one))
+    };
+    let first: Vec<Option<Place>> =
+        found.iter().map(|one| of_last(one).max(of_tracked(one))).collect();
+    let is_best = |one: &Checkpoint| one.own_name().to_ascii_lowercase().contains("best");
+    let mut others = found.iter().filter(|one| step(one).is_none() && !is_behind(one));
+    let have_epochs = others.all(|one| one.standing.place.is_some() || is_best(one));
+    for (one, first) in found.iter_mut().zip(first) {
+        one.standing.first = first;
+    }
     found.sort_by_key(|one| {
-        let last = of_last(one);
         let place = if have_epochs { one.standing.place } else { step(one) };
-        let place = last.or(place);
+        let place = one.standing.first.or(place);
         (
             is_behind(one),
             exports.contains(&one.path),
             Reverse(place),
-            last.is_none(),
+            one.standing.first.is_none(),
+            place.is_none() || !states.contains(&one.path),
             !names::is_model(&one.own_name()),
+            names::is_copy(&one.name.to_string_lossy()),
             Reverse(one.modified),
             one.path.clone(),
         )

@@ -434,6 +434,11 @@ fn latest_proves_what_no_states_of_deepspeed_count() {
         assert_eq!(deepspeed(states, more, None), [missing]);
         assert_eq!(deepspeed(states, more, Some("global_step5")), []);
         assert_eq!(deepspeed(states, more, Some("global_step4")).len(), 1);
+        assert_eq!(deepspeed(states, more, Some("other")).len(), 1);
+        // The next one was begun when this one was finished.
+        assert_eq!(deepspeed(states, more, Some("global_step6")), []);
+        let empty = Lack::Empty("../latest".to_owned());
+        assert_eq!(deepspeed(states, more, Some("")), [empty]);
     }
 }
 

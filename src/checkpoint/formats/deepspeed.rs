@@ -6,6 +6,7 @@
 
 use crate::folder::Folder;
 use crate::lack::Lack;
+use crate::progress::step_of;
 use crate::torch;
 use crate::zip::{OBJECTS, Zip};
 use text::pickle::{Value, read_hollow};
@@ -123,7 +124,7 @@ pub(super) fn lacks(folder: &Folder<'_>) -> Vec<Lack> {
     lacks
 }
 
-/// Without facts of its own a folder is whole if `latest` names it; it names the last one only.
+/// Without facts of its own a folder is whole if `latest` names it or a later one.
 fn not_latest(folder: &Folder<'_>) -> Option<Lack> {
     let path = folder.path.parent()?.join(LATEST);
     let names = linux::regular_file::read(&path, 4096).ok();
@@ -131,7 +132,11 @@ fn not_latest(folder: &Folder<'_>) -> Option<Lack> {
     let own = folder.path.file_name().map(|name| name.to_string_lossy().into_owned());
     match names {
         None => Some(Lack::Missing(format!("../{LATEST}"))),
+        Some(names) if names.is_empty() => Some(Lack::Empty(format!("../{LATEST}"))),
         Some(names) if Some(&names) == own.as_ref() => None,
+        Some(names) if step_of(&names) > own.as_deref().and_then(step_of).or(Some(u64::MAX)) => {
+            None
+        }
         Some(names) => Some(Lack::NotNamed { file: format!("../{LATEST}"), names }),
     }
 }

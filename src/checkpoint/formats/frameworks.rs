@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use super::{dcp, deepspeed};
-use crate::folder::Folder;
+use serde::Deserialize;
+
+use crate::folder::{Folder, of_json};
 use crate::lack::{Lack, gaps};
 use crate::names::is_numbered;
 use crate::progress::step_of;
@@ -102,19 +104,23 @@ pub(super) fn is_trainer(folder: &Folder<'_>) -> bool {
     folder.has(STATE)
 }
 
-pub(super) fn global_step(folder: &Folder<'_>) -> Option<u64> {
-    folder.json(STATE).ok()?.get("global_step")?.as_u64()
+/// What is read of it: its log grows with each step, and is skipped.
+#[derive(Deserialize)]
+struct State {
+    #[serde(default)]
+    global_step: Option<u64>,
 }
 
-/// The state is read into fields, of which one counts steps.
-fn lack_of_state(folder: &Folder<'_>) -> Option<Lack> {
-    let state = match folder.json(STATE) {
-        Ok(state) => state,
-        Err(lack) => return Some(lack),
-    };
-    let step = state.get("global_step").map(serde_json::Value::as_u64);
-    let is_state = state.is_object() && step != Some(None);
-    (!is_state).then(|| Lack::Damaged(STATE.to_owned()))
+fn state(folder: &Folder<'_>) -> Result<State, Lack> {
+    let content = folder.content(STATE)?;
+    match content.trim_ascii_start().first() {
+        Some(b'{') => of_json(STATE, &content),
+        _ => Err(Lack::Damaged(STATE.to_owned())),
+    }
+}
+
+pub(super) fn global_step(folder: &Folder<'_>) -> Option<u64> {
+    state(folder).ok()?.global_step
 }
 
 /// What the Trainer reads when it goes on. They are written before the weights and synced by nobody, so a crash of the
@@ -129,7 +135,7 @@ pub(super) fn trainer(folder: &Folder<'_>) -> Vec<Lack> {
     if name.starts_with("tmp-") {
         lacks.push(Lack::NotRenamed(name));
     }
-    lacks.extend(lack_of_state(folder));
+    lacks.extend(state(folder).err());
     lacks.extend(weights(folder));
     let configs = CONFIGS.iter().filter(|name| folder.has(name));
     lacks.extend(configs.filter_map(|name| folder.json(name).err()));
@@ -345,6 +351,9 @@ fn not_tracked(folder: &Folder<'_>) -> Option<Lack> {
         return Some(Lack::Missing(file));
     };
     let names = String::from_utf8_lossy(&bytes).trim().to_owned();
+    if names.is_empty() {
+        return Some(Lack::Empty(file));
+    }
     let is_named = names == "release" || names.parse::<u64>().is_ok_and(|last| step <= last);
     (!is_named).then_some(Lack::NotNamed { file, names })
 }

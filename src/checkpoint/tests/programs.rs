@@ -71,6 +71,122 @@ fn the_one_from_which_programs_go_on_is_first() {
     }
 }
 
+/// The first of these is what each program goes on from, although the others are written later.
+#[test]
+fn states_come_before_weights_copies_and_exports_of_their_step() {
+    for (program, files) in [
+        // In folders of their own.
+        (
+            "torchtune",
+            &[
+                ("step_200/a.pt", 9000),
+                ("step_200/b.pt", 9000),
+                ("step_200_hf/model.safetensors", 6000),
+            ][..],
+        ),
+        (
+            "hf",
+            &[
+                ("ckpt/step_200.pt", 9000),
+                ("hf/step_200/model.safetensors", 3000),
+                ("hf/step_300/model.safetensors", 3000),
+            ],
+        ),
+        ("weights", &[("ckpt/step_200.pt", 9000), ("weights/step_200.safetensors", 3000)]),
+        // With an optimizer that is small.
+        ("adafactor", &[("step_200.pt", 9000), ("step_200_weights.pt", 6500)]),
+        ("state", &[("training_state_200.pt", 13_000), ("model_200.pt", 9000)]),
+        ("checkpoint", &[("checkpoint_200.pt", 13_000), ("model_200.pt", 9000)]),
+        ("generator", &[("G_200.pt", 9000), ("D_200.pt", 13_000)]),
+        // Copies of the same size.
+        ("ema", &[("unet_300.pt", 9000), ("unet_ema_300.pt", 9000)]),
+        ("ema of", &[("step_300.pt", 9000), ("step_300_ema.pt", 9000)]),
+        ("dino", &[("student_200.pth", 9000), ("teacher_200.pth", 9000)]),
+        ("swa", &[("model_300.pt", 9000), ("swa_model_300.pt", 9000)]),
+        ("openrlhf", &[("_actor/step_40.pt", 9000), ("_critic/step_40.pt", 9000)]),
+        ("wenet", &[("4.pt", 9000), ("avg_30.pt", 9000)]),
+        ("f5-tts", &[("model_10000.pt", 9000), ("pretrained_model_1200000.pt", 9000)]),
+        ("optimizer", &[("model_300.pt", 9000), ("model_300_optimizer.pt", 18_000)]),
+        ("best", &[("epoch_11.pth", 9000), ("epoch_2.pth", 9000), ("best.pth", 9000)]),
+    ] {
+        assert_eq!(sized(files)[0].split('/').next(), files[0].0.split('/').next(), "{program}");
+    }
+    // Other runs, whose weights are no export of it.
+    let other = [("a/step_200.pt", 9000), ("b/step_300.safetensors", 3000)];
+    assert_eq!(sized(&other)[0], "b/step_300.safetensors");
+    let all_states = [("a/step_200.pt", 9000), ("b/step_200.pt", 3000)];
+    assert_eq!(sized(&all_states)[0], "b/step_200.pt");
+    for name in ["model_and_optimizer_3.pt", "model_3_and_optimizer.pt"] {
+        assert!(!names::is_aside(name), "{name}");
+    }
+}
+
+/// Steps went back to 500, and 600 is what the program goes on from.
+#[test]
+fn tracker_names_the_newest_one() {
+    for (program, layout, tracker, text) in [
+        ("deepspeed", "global_step#/model.pt", "latest", "global_step600"),
+        ("verl", "global_step_#/a.pt", "latest_checkpointed_iteration.txt", "600"),
+        ("detectron2", "model_0000#.pth", "last_checkpoint", "model_0000600.pth"),
+        ("mmengine", "iter_#.pth", "last_checkpoint", "/x/iter_600.pth"),
+        ("olmo", "step#/model.pt", "latest", "-> step600"),
+        ("link", "step#.pt", "last.pt", "-> step600.pt"),
+    ] {
+        let of = |step: &str| layout.replace('#', step);
+        let files = ["500", "1000", "600"].map(of);
+        let folder = made(&files.each_ref().map(String::as_str));
+        let now = SystemTime::now();
+        for (file, minutes) in files.iter().zip([1, 2, 3]) {
+            let path = folder.path().join(file);
+            let file = std::fs::File::options().write(true).open(path).expect("it is there");
+            file.set_modified(now - Duration::from_secs(60 * (10 - minutes))).expect("it is set");
+        }
+        let path = folder.path().join(tracker);
+        match text.strip_prefix("-> ") {
+            Some(target) => std::os::unix::fs::symlink(target, &path).expect("it is linked"),
+            None => std::fs::write(&path, text).expect("it is written"),
+        }
+        let first = || found(&folder).remove(0);
+        assert_eq!(first().step, Some(600), "{program}");
+        // One that is older than what it names was left by another run.
+        if !text.starts_with("->") {
+            let file = std::fs::File::options().write(true).open(&path).expect("it is there");
+            file.set_modified(now - Duration::from_secs(60 * 9)).expect("it is set");
+            assert_eq!(first().step, Some(1000), "{program}");
+        }
+    }
+}
+
+/// What the Trainer and accelerate save in the folder itself, at their end or before.
+#[test]
+fn states_in_the_folder_itself_hide_nothing_below() {
+    for (files, expected) in [
+        (
+            &[
+                "model.safetensors",
+                "trainer_state.json",
+                "checkpoints/checkpoint-7/model.safetensors",
+                "checkpoints/checkpoint-7/trainer_state.json",
+            ][..],
+            "checkpoints/checkpoint-7",
+        ),
+        (
+            &[
+                "model.safetensors",
+                "optimizer.bin",
+                "random_states_0.pkl",
+                "step_7/model.safetensors",
+                "step_7/optimizer.bin",
+                "step_7/random_states_0.pkl",
+            ],
+            "step_7",
+        ),
+        (&["model.safetensors", "trainer_state.json", "x/model.safetensors"], ""),
+    ] {
+        assert_eq!(names(files), [expected]);
+    }
+}
+
 /// Parts with numbers of their own, in the folder of a step and beside others.
 #[test]
 fn missing_part_of_several_is_seen() {
