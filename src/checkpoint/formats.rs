@@ -70,7 +70,7 @@ const FOLDERS: &[Row] = &[
     },
     Row {
         format: Format::Lightning,
-        is_one: |folder| frameworks::name(folder).ends_with(".ckpt"),
+        is_one: frameworks::is_lightning,
         is_named: |_| false,
         lacks: frameworks::lightning,
         parts: &[],
@@ -138,7 +138,9 @@ fn of_indices(
 ) -> Vec<Lack> {
     let indices = indices(folder, kind);
     if indices.is_empty() {
-        return vec![Lack::Missing(usual.to_owned())];
+        let missing = safetensors::missing_shards(folder);
+        let missing = missing.unwrap_or_else(|| vec![Lack::Missing(usual.to_owned())]);
+        return frameworks::with_companions(folder, missing);
     }
     let of = |index: String| safetensors::lacks_of_index(folder, &index, lack);
     // Programs put an optimizer beside them.
@@ -333,8 +335,10 @@ fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
             Format::Accelerate => frameworks::last_of_accelerate(&sub),
             // Numbers may be steps.
             _ => sub.names(false, |name| {
-                [".pt", ".pth", ".bin"].iter().any(|end| name.ends_with(end))
-                    && series(name) == name
+                let is_numberless = || series(name) == name;
+                let ends = [".pt", ".pth", ".bin"];
+                (ends.iter().any(|end| name.ends_with(end)) && is_numberless())
+                    || safetensors::is_shard_of_rank(name)
             }),
         }
     };

@@ -42,7 +42,9 @@ pub(crate) fn ranks(name: &str) -> Option<(Vec<u32>, u32, String)> {
     if ranks.is_empty() {
         return None;
     }
-    let world = numbers.iter().find(|one| one.before.ends_with("world_size_"));
+    let is_world =
+        |one: &Found<'_>| one.before.ends_with("world_size_") || one.counts == Counted::Shards;
+    let world = numbers.iter().find(|one| is_world(one));
     let world = world.and_then(|one| one.digits.parse().ok()).unwrap_or(0);
     let mut without = String::new();
     for one in &numbers {

@@ -172,12 +172,19 @@ pub(crate) fn numbers(name: &str) -> Vec<Found<'_>> {
     let mut rest = name;
     while let Some(at) = rest.find(|letter: char| letter.is_ascii_digit()) {
         let (before, from) = rest.split_at(at);
-        let end = from.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
+        // `checkpoint.0.100.pt` has two numbers (PhysicsNeMo), `loss_0.25.pt` one.
+        let has_point = !before.ends_with('.');
+        let is_in = |letter: char| letter.is_ascii_digit() || (has_point && letter == '.');
+        let end = from.find(|letter: char| !is_in(letter));
         let digits = from.get(..end.unwrap_or(from.len())).unwrap_or_default();
         let digits = digits.trim_end_matches('.');
         let after = from.get(digits.len()..).unwrap_or_default();
         let counts = counted(before, after);
-        if let Some(one) = numbers.last_mut().filter(|_| counts == Counted::Shards) {
+        // `rank-00000003-of-00000004` is a rank as well.
+        let is_part = |one: &&mut Found<'_>| {
+            counts == Counted::Shards && !one.before.trim_end_matches(['-', '_']).ends_with("rank")
+        };
+        if let Some(one) = numbers.last_mut().filter(is_part) {
             one.counts = Counted::Size;
         }
         numbers.push(Found { digits, before, after, counts });
@@ -302,12 +309,11 @@ const REMARKABLE: &[&str] = &[
     "pretrained",
 ];
 
-/// The updates of fairseq's `checkpoint_EPOCH_UPDATES.pt`.
+/// The updates of fairseq's `checkpoint_EPOCH_UPDATES.pt`, and the epoch of PhysicsNeMo's `checkpoint.RANK.EPOCH.pt`.
 fn pair(numbers: &[&Found<'_>]) -> Option<Number> {
     let [epoch, updates] = numbers else { return None };
     let is_pair = epoch.counts == Counted::Checkpoints
-        && epoch.before.ends_with('_')
-        && updates.before == "_"
+        && ["_", "."].iter().any(|apart| epoch.before.ends_with(apart) && updates.before == *apart)
         && updates.is_apart()
         && epoch.digits.len() < 7;
     updates.value().filter(|updates| is_pair && epoch.value().is_some_and(|one| one <= *updates))

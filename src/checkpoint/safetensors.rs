@@ -219,6 +219,27 @@ pub(crate) fn is_shard(name: &str) -> bool {
     shard().unwrap_or(false)
 }
 
+/// Whether it is one that a rank writes with HuggingFaceStorageWriter: `shard-00002-model-00001-of-00003.safetensors`
+/// (torch/distributed/checkpoint/_hf_utils.py).
+pub(crate) fn is_shard_of_rank(name: &str) -> bool {
+    name.starts_with("shard-") && is_shard(name)
+}
+
+/// The files that are missing where each rank writes its own, for which there is no index. None: there are none such.
+pub(crate) fn missing_shards(folder: &Folder<'_>) -> Option<Vec<Lack>> {
+    let names = folder.names(false, is_shard_of_rank);
+    let of = |name: &String| -> Option<(u32, u32)> {
+        let (before, count) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+        Some((before.rsplit_once('-')?.1.parse().ok()?, count.parse().ok()?))
+    };
+    let here: Vec<(u32, u32)> = names.iter().filter_map(of).collect();
+    let count = here.iter().map(|(_, count)| *count).max()?;
+    let numbers: BTreeSet<u32> = here.into_iter().map(|(number, _)| number).collect();
+    let missing = (1..=count).filter(|one| !numbers.contains(one)).take(64);
+    let name = |one| format!("shard-00001-model-{one:05}-of-{count:05}.safetensors");
+    Some(missing.map(|one| Lack::Missing(name(one))).collect())
+}
+
 /// What the files lack that an index names (`model.safetensors.index.json`, `pytorch_model.bin.index.json`).
 pub(crate) fn lacks_of_index(
     folder: &Folder<'_>,

@@ -63,7 +63,12 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
             let series = one.as_ref().map(|one| names::series(&name_of(&one.path)));
             of_series.entry(series.unwrap_or_default()).or_default().extend(one);
         } else {
-            found.extend(main.into_iter().chain(beside));
+            found.extend(beside);
+            // Each has ranks of its own.
+            for one in main {
+                let kind = names::kind(&name_of(&one.path), one.step);
+                of_series.entry(kind).or_default().push(one);
+            }
         }
     }
     // An optimizer whose model was not written.
@@ -210,6 +215,26 @@ fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], world: u32) -> Checkpoint
         one.parts = single;
     }
     one
+}
+
+/// A model in a folder of its own, or in that of the program, is not whole beside a torn optimizer, whether their names have
+/// steps or not.
+pub(crate) fn join_torn(found: &mut Vec<Checkpoint>) {
+    let is_torn =
+        |one: &Checkpoint| one.standing.is_aside && one.standing.place.is_none() && !one.is_whole();
+    let torn: Vec<Checkpoint> =
+        found.iter().filter(|one| is_torn(one)).take(NAMED).cloned().collect();
+    for one in torn {
+        let is_main = |main: &&mut Checkpoint| {
+            let has_files = !main.standing.files.is_empty() && main.standing.place.is_none();
+            has_files && !main.standing.is_aside && main.path.parent() == one.path.parent()
+        };
+        let mut mains = found.iter_mut().filter(is_main);
+        if let (Some(main), None) = (mains.next(), mains.next()) {
+            main.lacks.extend(one.lacks);
+            found.retain(|other| other.path != one.path);
+        }
+    }
 }
 
 /// The folders in a folder: those of ranks hold parts of the same checkpoints, and those of a step are one each.

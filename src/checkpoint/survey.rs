@@ -61,6 +61,7 @@ pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
         return Err(failure(io::ErrorKind::FileTooLarge, many));
     }
     leave_out_exports(&mut found);
+    several::join_torn(&mut found);
     let is_never_alone = |one: &Checkpoint| {
         one.standing.is_aside && one.is_whole() && names::is_never_alone(&one.own_name())
     };
@@ -125,9 +126,7 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
         let has_own = |file: &str| told(file).has_step_or_epoch() || is_remarkable(file);
         is_numbered(name, "") && sub.as_ref().is_ok_and(|sub| !sub.names(false, has_own).is_empty())
     };
-    let are_steps = numbers.len() > 1
-        && names::are_steps(&numbers, Told::default())
-        && !others.iter().any(is_run);
+    let are_steps = names::are_steps(&numbers, Told::default()) && !others.iter().any(is_run);
     for (name, sub) in others {
         // A folder that is named like its neighbours, and holds only the beginning of what they hold.
         let format = of_format.get(&series(&name)).copied();

@@ -108,6 +108,8 @@ fn states_come_before_weights_copies_and_exports_of_their_step() {
         ("f5-tts", &[("model_10000.pt", 9000), ("pretrained_model_1200000.pt", 9000)]),
         ("optimizer", &[("model_300.pt", 9000), ("model_300_optimizer.pt", 18_000)]),
         ("best", &[("epoch_11.pth", 9000), ("epoch_2.pth", 9000), ("best.pth", 9000)]),
+        ("physicsnemo", &[("checkpoint.0.100.pt", 9000), ("checkpoint.0.30.pt", 9000)]),
+        ("epoch.step", &[("ckpt.1.100.pt", 9000), ("ckpt.1.20.pt", 9000)]),
     ] {
         assert_eq!(sized(files)[0].split('/').next(), files[0].0.split('/').next(), "{program}");
     }
@@ -665,4 +667,79 @@ fn folder_has_the_same_name_wherever_it_is_named() {
     let trainer = folder.path().join("checkpoint-500");
     let one = survey(&trainer, &Limits::default()).expect("it is read").remove(0);
     assert_eq!((one.format, one.is_whole()), (Format::Trainer, false));
+}
+
+/// torch_xla, metaseq, torch's HuggingFaceStorageWriter, LeRobot, Lightning with XLA.
+#[test]
+fn files_that_say_how_many_there_are_are_counted() {
+    let xla =
+        |epoch: u32, rank: u32| format!("ckpt_epoch_{epoch}_rank-0000000{rank}-of-00000002.pth");
+    let metaseq = |step: u32, part: u32, rank: u32| {
+        format!("checkpoint_1_{step}-model_part-{part}-shard{rank}.pt")
+    };
+    let writer = |step: u32, rank: u32| {
+        format!("step_{step}/shard-0000{rank}-model-0000{rank}-of-00002.safetensors")
+    };
+    let of_writer = |step: u32, rank: u32| {
+        format!("epoch_0_step_{step}/model/shard-0000{rank}-model-00001-of-00001.safetensors")
+    };
+    let folder = |step: u32, rank: u32| {
+        format!("step_{step}.ckpt/checkpoint_rank-0000000{rank}-of-00000002.pth")
+    };
+    let layouts: [Vec<String>; 4] = [
+        vec![xla(1, 0), xla(1, 1), xla(2, 0), xla(2, 1)],
+        [1, 2, 3]
+            .iter()
+            .flat_map(|step| {
+                [(0, 0), (0, 1), (1, 0), (1, 1)]
+                    .map(|(part, rank)| metaseq(*step * 1000, part, rank))
+            })
+            .collect(),
+        vec![writer(100, 1), writer(100, 2), writer(200, 1), writer(200, 2)],
+        vec![folder(10, 0), folder(10, 1), folder(20, 0), folder(20, 1)],
+    ];
+    for files in layouts {
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        let all = names(&files);
+        assert!(!all.iter().any(|name| name.contains(": ")), "{all:?}");
+        let torn = names(&files[..files.len() - 1]);
+        assert!(torn[0].contains(": "), "{torn:?}");
+        let older = all.last().expect("one");
+        assert_eq!(torn.last(), Some(older));
+    }
+    let of = |step: u32| {
+        [1, 2]
+            .map(|rank| of_writer(step, rank))
+            .into_iter()
+            .chain([format!("epoch_0_step_{step}/rng.pt")])
+    };
+    let files: Vec<String> = [19, 39].into_iter().flat_map(of).collect();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    assert_eq!(names(&files), ["epoch_0_step_39", "epoch_0_step_19"]);
+    let lerobot = [
+        "checkpoints/005000/pretrained_model/model.safetensors",
+        "checkpoints/005000/training_state/optimizer_state.safetensors",
+    ];
+    assert_eq!(names(&lerobot), ["checkpoints/005000"]);
+}
+
+/// A model and its optimizer whose names have no steps.
+#[test]
+fn torn_optimizer_without_a_step_makes_its_model_torn() {
+    for (model, optimizer, more) in [
+        ("latest/model.pt", "latest/optimizer.pt", "latest/scheduler.pt"),
+        ("model.pt", "optimizer.pt", "scheduler.pt"),
+    ] {
+        let folder = made(&[model, optimizer, more]);
+        assert_eq!(named(&folder), [model]);
+        std::fs::write(folder.path().join(optimizer), "").expect("it is written");
+        assert_eq!(named(&folder), [format!("{model}: optimizer.pt is empty")]);
+        // It is no one's if there are several.
+        std::fs::copy(
+            folder.path().join(model),
+            folder.path().join(model).with_file_name("best.pt"),
+        )
+        .expect("it is copied");
+        assert!(found(&folder).iter().any(Checkpoint::is_whole));
+    }
 }
