@@ -220,21 +220,27 @@ fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], world: u32) -> Checkpoint
 /// A model in a folder of its own, or in that of the program, is not whole beside a torn optimizer, whether their names have
 /// steps or not.
 pub(crate) fn join_torn(found: &mut Vec<Checkpoint>) {
-    let is_torn =
-        |one: &Checkpoint| one.standing.is_aside && one.standing.place.is_none() && !one.is_whole();
-    let torn: Vec<Checkpoint> =
-        found.iter().filter(|one| is_torn(one)).take(NAMED).cloned().collect();
-    for one in torn {
-        let is_main = |main: &&mut Checkpoint| {
-            let has_files = !main.standing.files.is_empty() && main.standing.place.is_none();
-            has_files && !main.standing.is_aside && main.path.parent() == one.path.parent()
-        };
-        let mut mains = found.iter_mut().filter(is_main);
-        if let (Some(main), None) = (mains.next(), mains.next()) {
-            main.lacks.extend(one.lacks);
-            found.retain(|other| other.path != one.path);
+    for at in (0..found.len()).rev() {
+        let Some(main) = found.get(at).and_then(|one| model_of(found, one)) else { continue };
+        let torn = found.remove(at);
+        if let Some(main) = found.get_mut(if main > at { main - 1 } else { main }) {
+            main.lacks.extend(torn.lacks);
         }
     }
+}
+
+/// The position of the only model beside a torn optimizer, where neither has a step.
+fn model_of(found: &[Checkpoint], torn: &Checkpoint) -> Option<usize> {
+    if torn.is_whole() || !torn.standing.is_aside || torn.standing.place.is_some() {
+        return None;
+    }
+    let is_model = |(_, one): &(usize, &Checkpoint)| {
+        let Standing { place, is_aside, files, .. } = &one.standing;
+        let is_beside = one.path.parent() == torn.path.parent();
+        is_beside && place.is_none() && !is_aside && !files.is_empty()
+    };
+    let mut models = found.iter().enumerate().filter(is_model).map(|(at, _)| at);
+    models.next().filter(|_| models.next().is_none())
 }
 
 /// The folders in a folder: those of ranks hold parts of the same checkpoints, and those of a step are one each.

@@ -94,35 +94,11 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
     let from = found.len();
     found.extend(several::of_one_folder(formats::of_files(folder, above)));
     let Some(depth) = depth.checked_sub(1) else { return };
-    let names = folder.names(true, |name| !name.starts_with('.') && name != "__pycache__");
-    let mut others = Vec::new();
-    let mut of_format: BTreeMap<String, Format> = BTreeMap::new();
-    let mut weights = Vec::new();
-    for name in names {
-        let sub = folder.try_sub(&name);
-        match sub.as_ref().ok().and_then(|sub| formats::of_folder(sub, above)) {
-            Some(one) if formats::is_weights(one.format) => weights.push((name, sub, one)),
-            Some(one) => {
-                of_format.insert(series(&name), one.format);
-                found.push(one);
-            }
-            None => others.push((name, sub)),
-        }
-    }
-    for (name, sub, one) in weights {
-        match of_format.get(&series(&name)) {
-            // Beside checkpoints of a framework that begin with weights.
-            Some(Format::Trainer | Format::Accelerate) => others.push((name, sub)),
-            _ => {
-                of_format.entry(series(&name)).or_insert(one.format);
-                found.push(one);
-            }
-        }
-    }
+    let (others, of_format) = of_formats(folder, above, found);
     let mut searched = Vec::new();
     let numbers: Vec<String> =
         others.iter().map(|(name, _)| name).filter(|name| is_numbered(name, "")).cloned().collect();
-    let is_run = |(name, sub): &(String, io::Result<Folder<'_>>)| {
+    let is_run = |(name, sub): &Sub<'_>| {
         let has_own = |file: &str| told(file).has_step_or_epoch() || is_remarkable(file);
         is_numbered(name, "") && sub.as_ref().is_ok_and(|sub| !sub.names(false, has_own).is_empty())
     };
@@ -156,6 +132,43 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
     mark_tracked(folder, found);
 }
 
+/// A folder in another one, with its name.
+type Sub<'b> = (String, io::Result<Folder<'b>>);
+
+/// Adds the folders that are checkpoints by their files. Gives the others, and the formats by the names of their series.
+fn of_formats<'b>(
+    folder: &Folder<'b>,
+    above: Told,
+    found: &mut Vec<Checkpoint>,
+) -> (Vec<Sub<'b>>, BTreeMap<String, Format>) {
+    let names = folder.names(true, |name| !name.starts_with('.') && name != "__pycache__");
+    let mut others = Vec::new();
+    let mut of_format: BTreeMap<String, Format> = BTreeMap::new();
+    let mut weights = Vec::new();
+    for name in names {
+        let sub = folder.try_sub(&name);
+        match sub.as_ref().ok().and_then(|sub| formats::of_folder(sub, above)) {
+            Some(one) if formats::is_weights(one.format) => weights.push((name, sub, one)),
+            Some(one) => {
+                of_format.insert(series(&name), one.format);
+                found.push(one);
+            }
+            None => others.push((name, sub)),
+        }
+    }
+    for (name, sub, one) in weights {
+        match of_format.get(&series(&name)) {
+            // Beside checkpoints of a framework that begin with weights.
+            Some(Format::Trainer | Format::Accelerate) => others.push((name, sub)),
+            _ => {
+                of_format.entry(series(&name)).or_insert(one.format);
+                found.push(one);
+            }
+        }
+    }
+    (others, of_format)
+}
+
 /// Bare weights, as frameworks export them.
 fn is_weights(one: &Checkpoint) -> bool {
     let name = one.path.file_name().unwrap_or_default();
@@ -177,17 +190,7 @@ fn mark_tracked(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let files = TRACKERS.iter().copied().filter(|name| folder.has(name));
     let links = folder.links.iter().map(String::as_str).filter(|name| names::is_last(name));
     for name in files.chain(aliases.map(|(name, _)| name.as_str())).chain(links) {
-        let path = folder.path_of(name);
-        let Ok(time) = path.symlink_metadata().and_then(|metadata| metadata.modified()) else {
-            continue;
-        };
-        let text = match path.read_link() {
-            Ok(target) => target.to_string_lossy().into_owned(),
-            Err(_) => {
-                let bytes = linux::regular_file::read(&path, 4096).unwrap_or_default();
-                String::from_utf8_lossy(&bytes).trim().to_owned()
-            }
-        };
+        let Some((time, text)) = read_tracker(&folder.path_of(name)) else { continue };
         let named = text.rsplit('/').find(|part| !part.is_empty()).unwrap_or_default();
         let step = named.parse().ok();
         let is_named = |one: &&mut Checkpoint| {
@@ -201,6 +204,16 @@ fn mark_tracked(folder: &Folder<'_>, found: &mut [Checkpoint]) {
                 one.standing.tracked.take().max(Some((time, folder.path.clone())));
         }
     }
+}
+
+/// When it was written, and the text in it or the target of the link.
+fn read_tracker(path: &Path) -> Option<(SystemTime, String)> {
+    let time = path.symlink_metadata().and_then(|metadata| metadata.modified()).ok()?;
+    let text = match path.read_link() {
+        Ok(target) => target.to_string_lossy().into_owned(),
+        Err(_) => String::from_utf8(linux::regular_file::read(path, 4096).ok()?).ok()?,
+    };
+    Some((time, text.trim().to_owned()))
 }
 
 /// DeepSpeed, Megatron and verl, detectron2 and MMEngine, nanotron.
@@ -241,10 +254,19 @@ impl<'f> Series<'f> {
         Series { all, is_lone, is_neutral: names::is_neutral(name), ..series }
     }
 
-    /// Whether these are bare weights, and all states of one of their steps are elsewhere. `largest`: bytes of those.
-    fn has_state(&self, largest: &BTreeMap<Place, u64>) -> bool {
-        let of = |place| largest.get(place).is_some_and(|most| is_export(self.bytes, *most));
-        self.bytes > 0 && self.all.iter().all(|one| is_weights(one)) && self.places.iter().any(of)
+    /// Whether these are bare weights, and all states of one of their steps are elsewhere.
+    fn has_state(&self, states: &[&Checkpoint]) -> bool {
+        let is_of = |one: &&Checkpoint| is_export(self.bytes, one.bytes) && self.has_place(one);
+        let are_weights = self.bytes > 0 && self.all.iter().all(|one| is_weights(one));
+        are_weights && states.iter().any(is_of)
+    }
+
+    fn shares_place(&self, other: &Series<'_>) -> bool {
+        other.all.iter().any(|one| self.has_place(one))
+    }
+
+    fn has_place(&self, one: &Checkpoint) -> bool {
+        one.standing.place.is_some_and(|place| self.places.contains(&place))
     }
 
     /// Whether it has only the weights of what this other one has.
@@ -254,7 +276,7 @@ impl<'f> Series<'f> {
             let before = self.times.len().checked_sub(2).and_then(|at| self.times.get(at));
             other.is_last && before.is_none_or(|before| other.times.last() > Some(before))
         };
-        let is_same = || self.is_lone || !self.places.is_disjoint(&other.places);
+        let is_same = || self.is_lone || self.shares_place(other);
         let is_measure = (other.has_steps && is_same()) || is_recent();
         self.bytes > 0 && is_export(self.bytes, other.bytes) && is_measure
     }
@@ -289,14 +311,11 @@ struct Sizes {
 
 fn sizes(found: &[Checkpoint]) -> Sizes {
     let mut folders: BTreeMap<Option<&Path>, BTreeMap<String, Vec<&Checkpoint>>> = BTreeMap::new();
-    let mut largest: BTreeMap<Place, u64> = BTreeMap::new();
+    let states = found.iter().filter(|one| one.is_whole() && !is_weights(one));
+    let states: Vec<&Checkpoint> = states.collect();
     for one in found.iter().filter(|one| !one.standing.is_aside) {
         let (folder, series) = series_of(one);
         folders.entry(folder).or_default().entry(series).or_default().push(one);
-        if let Some(place) = one.standing.place.filter(|_| one.is_whole() && !is_weights(one)) {
-            let bytes = largest.entry(place).or_default();
-            *bytes = one.bytes.max(*bytes);
-        }
     }
     let mut sizes = Sizes::default();
     for all in folders.into_values() {
@@ -307,11 +326,11 @@ fn sizes(found: &[Checkpoint]) -> Sizes {
         let measures: Vec<&Series<'_>> = measures.collect();
         for series in &all {
             let is_smaller = |other: &Series<'_>| {
-                let shares = !other.places.is_disjoint(&series.places);
-                other.bytes >= series.bytes && shares && !std::ptr::eq(other, series)
+                let is_other = !std::ptr::eq(other, series);
+                is_other && other.bytes >= series.bytes && series.shares_place(other)
             };
             let paths = series.all.iter().map(|one| one.path.clone());
-            if measures.iter().any(|other| series.is_export_of(other)) || series.has_state(&largest)
+            if measures.iter().any(|other| series.is_export_of(other)) || series.has_state(&states)
             {
                 sizes.exports.extend(paths);
             } else if series.is_neutral && !all.iter().take(COMPARED).any(is_smaller) {
