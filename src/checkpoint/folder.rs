@@ -20,7 +20,7 @@ pub(crate) const INDEX: u64 = 256 << 20;
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) is_folder: bool,
-    /// A link to a file of the same folder, such as `last.ckpt`.
+    /// A link to a file of the same folder and kind, such as `last.ckpt`.
     pub(crate) is_alias: bool,
     /// The name itself, which may be no UTF-8.
     name: OsString,
@@ -96,7 +96,8 @@ impl<'b> Folder<'b> {
                     links.push(shown(&entry.file_name()));
                     continue;
                 }
-                is_alias = path.canonicalize().is_ok_and(|own| leads_to.parent() == Some(&own));
+                let is_here = path.canonicalize().is_ok_and(|own| leads_to.parent() == Some(&own));
+                is_alias = is_here && leads_to.extension() == entry.path().extension();
             }
             let (name, known) = (entry.file_name(), OnceCell::new());
             let mut shown = shown(&name);

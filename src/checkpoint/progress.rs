@@ -227,6 +227,10 @@ fn counted(before: &str, after: &str) -> Counted {
         let counted = of(word).filter(|_| !is_of_next && word.len() > 3)?;
         [Counted::Steps, Counted::Epochs].contains(&counted).then_some(counted)
     };
+    // torchtnt: `train_step_20_eval_step_5`.
+    if before.split(|letter| !is_letter(letter)).any(|word| word == "eval") {
+        return Counted::Measure;
+    }
     of(word).or_else(behind).unwrap_or(Counted::Unknown)
 }
 
@@ -273,7 +277,9 @@ pub(crate) fn told(name: &str) -> Told {
     let steps = || last(Counted::Steps).or_else(|| pair(&rest)).or_else(|| last(Counted::Samples));
     Told {
         // `checkpoint_10_epoch_3.pth` is of step 10, `checkpoint-epoch3.pth` of none.
-        step: steps().or_else(|| last(Counted::Checkpoints)),
+        // `checkpoint_0.87.pth` is how good it is.
+        step: steps()
+            .or_else(|| last(Counted::Checkpoints).filter(|number| number.whole().is_some())),
         epoch: last(Counted::Epochs),
         batch: last(Counted::Batches),
         only,

@@ -243,6 +243,9 @@ fn model_of(found: &[Checkpoint], torn: &Checkpoint) -> Option<usize> {
     models.next().filter(|_| models.next().is_none())
 }
 
+/// Folders that are named like those of a framework, none of which it has finished: another program names them so.
+const OF_ANOTHER: usize = 3;
+
 /// The folders in a folder: those of ranks hold parts of the same checkpoints, and those of a step are one each.
 pub(crate) fn of_folders(
     folder: &Path,
@@ -270,7 +273,12 @@ pub(crate) fn of_folders(
     for folders in of_ranks.into_values() {
         found.extend(of_rank_folders(folder, folders));
     }
-    for folders in of_steps.into_values() {
+    for mut folders in of_steps.into_values() {
+        // No framework leaves so many without one that is whole: a program saves an optimizer of its own.
+        let has_own = |one: &&Searched| one.inner.iter().any(|one| one.standing.is_aside);
+        if folders.iter().filter(has_own).count() >= OF_ANOTHER {
+            folders.iter_mut().for_each(|one| one.promised = None);
+        }
         let files = |one: &Searched| match one.promised {
             Some(_) => 0,
             None => one.inner.iter().map(|one| one.standing.files.len().max(1)).sum(),
@@ -451,18 +459,20 @@ impl Held {
         let parts: Vec<u32> = parts.into_iter().take(NAMED).collect();
         // A file that is the only one of its step in each of them lacks none, whatever its name is.
         let are_single = self.files.len() == 1 && last.files.len() == 1;
+        let mut here = self.roles.clone();
         let mut lacks = Vec::new();
-        for (role, count) in last.roles.iter().filter(|_| !are_single) {
-            let own = self.count(role);
-            let fewest = rest.iter().map(|one| one.count(role)).chain([*count]).min();
-            let fewer = fewest.unwrap_or(0).saturating_sub(own);
-            let is_missing = |(kind, file): &(&String, &String)| {
-                let is_named = !parts.is_empty() && names::ranks(file).is_some();
-                !is_named && !self.files.contains_key(*kind) && names::role(file) == *role
-            };
-            let missing = last.files.iter().filter(is_missing).take(fewer.min(NAMED));
-            let missing = missing.map(|(_, file)| names::renumbered(file, last.step, self.step));
-            lacks.extend(missing.map(Lack::Missing));
+        for (kind, file) in last.files.iter().filter(|_| !are_single) {
+            let is_named = !parts.is_empty() && names::ranks(file).is_some();
+            if is_named || self.files.contains_key(kind) {
+                continue;
+            }
+            let role = names::role(file);
+            let fewest = others.iter().map(|one| one.count(&role)).min();
+            let count = here.entry(role).or_default();
+            if Some(*count) < fewest && lacks.len() < NAMED {
+                *count += 1;
+                lacks.push(Lack::Missing(names::renumbered(file, last.step, self.step)));
+            }
         }
         if !parts.is_empty() && !self.is_empty() {
             lacks.push(Lack::Parts(parts));

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::folder::{Budget, Folder};
+use crate::folder::{Budget, Entry, Folder};
 use crate::formats;
 use crate::lack::Lack;
 use crate::names::{self, is_numbered, series};
@@ -142,28 +142,32 @@ fn of_formats<'b>(
     found: &mut Vec<Checkpoint>,
 ) -> (Vec<Sub<'b>>, BTreeMap<String, Format>) {
     let names = folder.names(true, |name| !name.starts_with('.') && name != "__pycache__");
+    let from = found.len();
     let mut others = Vec::new();
     let mut of_format: BTreeMap<String, Format> = BTreeMap::new();
-    let mut weights = Vec::new();
     for name in names {
         let sub = folder.try_sub(&name);
         match sub.as_ref().ok().and_then(|sub| formats::of_folder(sub, above)) {
-            Some(one) if formats::is_weights(one.format) => weights.push((name, sub, one)),
             Some(one) => {
-                of_format.insert(series(&name), one.format);
+                let series = series(&name);
+                if !formats::is_weights(one.format) || !of_format.contains_key(&series) {
+                    of_format.insert(series, one.format);
+                }
                 found.push(one);
             }
             None => others.push((name, sub)),
         }
     }
-    for (name, sub, one) in weights {
-        match of_format.get(&series(&name)) {
-            // Beside checkpoints of a framework that begin with weights.
-            Some(Format::Trainer | Format::Accelerate) => others.push((name, sub)),
-            _ => {
-                of_format.entry(series(&name)).or_insert(one.format);
-                found.push(one);
-            }
+    // Beside checkpoints of a framework that begin with weights.
+    for one in found.iter_mut().skip(from).filter(|one| formats::is_weights(one.format)) {
+        let name = one.own_name();
+        let format = of_format.get(&series(&name)).copied();
+        let format = format.filter(|one| [Format::Trainer, Format::Accelerate].contains(one));
+        let judged = format.zip(folder.sub(&name));
+        if let Some(judged) =
+            judged.and_then(|(format, sub)| formats::as_format(&sub, format, above))
+        {
+            *one = judged;
         }
     }
     (others, of_format)
@@ -186,10 +190,12 @@ fn leave_out_exports(found: &mut Vec<Checkpoint>) {
 /// Marks the checkpoint of the folder that its program names as its last one, in a file or by a link, with the time of
 /// that: after steps went back it goes on from there.
 fn mark_tracked(folder: &Folder<'_>, found: &mut [Checkpoint]) {
-    let aliases = folder.entries.iter().filter(|(name, one)| one.is_alias && names::is_last(name));
-    let files = TRACKERS.iter().copied().filter(|name| folder.has(name));
-    let links = folder.links.iter().map(String::as_str).filter(|name| names::is_last(name));
-    for name in files.chain(aliases.map(|(name, _)| name.as_str())).chain(links) {
+    let is_one = |(name, one): &(&String, &Entry)| match one.is_alias {
+        true => names::is_last(name),
+        false => TRACKERS.contains(&name.as_str()),
+    };
+    let files = folder.entries.iter().filter(is_one).map(|(name, _)| name);
+    for name in files.chain(folder.links.iter().filter(|name| names::is_last(name))) {
         let Some((time, text)) = read_tracker(&folder.path_of(name)) else { continue };
         let named = text.rsplit('/').find(|part| !part.is_empty()).unwrap_or_default();
         let step = named.parse().ok();
@@ -345,6 +351,17 @@ fn is_last(one: &Checkpoint) -> bool {
     one.standing.place.is_none() && names::is_last(&one.own_name())
 }
 
+/// The folder of a last one, which may be a folder itself: `final/lit_model.pth`.
+fn beside_last(one: &Checkpoint) -> Option<&Path> {
+    let above = one.path.parent()?;
+    let is_last_folder = || {
+        let name = above.file_name().unwrap_or_default().to_string_lossy();
+        let is_below = one.name.iter().nth(1).is_some() && one.standing.place.is_none();
+        is_below && is_remarkable(&name) && names::is_last(&name)
+    };
+    if is_last(one) { Some(above) } else { above.parent().filter(|_| is_last_folder()) }
+}
+
 /// A step says more than a time: a copy is younger than what it was copied from. Files without a step, such as
 /// `tokenizer.pt`, do not change the order of those that have one, but for a `last.pt` beside or above them that was
 /// written after the newest one, and not in the same save.
@@ -359,19 +376,21 @@ fn sort(found: &mut [Checkpoint]) {
     let mut whole: Vec<&Checkpoint> =
         found.iter().filter(|one| one.is_whole() && step(one).is_some()).collect();
     whole.sort_by_key(|one| Reverse(step(one)));
-    let folder = |one: &Checkpoint| one.path.parent().map(Path::to_owned);
-    let newest = whole.first().map(|one| (step(one), folder(one), one.modified));
-    let pause = whole
-        .get(1)
-        .zip(newest.as_ref())
-        .and_then(|(before, (_, _, time))| time.duration_since(before.modified).ok());
+    let newest = whole.first();
+    let pause = newest
+        .zip(whole.get(1))
+        .and_then(|(newest, before)| newest.modified.duration_since(before.modified).ok());
     let same_save = pause.unwrap_or_default() / SAME_SAVE;
     let of_last = |one: &Checkpoint| {
-        let (place, beside, time) = newest.as_ref()?;
-        let is_newer = one.modified > *time + same_save;
-        let is_beside =
-            beside.as_ref().zip(folder(one)).is_some_and(|(own, last)| own.starts_with(last));
-        place.filter(|_| is_last(one) && !is_behind(one) && is_newer && is_beside)
+        let newest = newest.filter(|_| !is_behind(one))?;
+        let is_newer = one.modified > newest.modified + same_save;
+        let is_beside = newest
+            .path
+            .parent()
+            .zip(beside_last(one))
+            .is_some_and(|(own, last)| own.starts_with(last));
+        let is_all = !is_export(one.bytes, newest.bytes);
+        step(newest).filter(|_| is_newer && is_beside && is_all)
     };
     // What was older when the program named its last one is what it left when its steps went back.
     let of_tracked = |one: &Checkpoint| {

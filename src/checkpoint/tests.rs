@@ -202,6 +202,10 @@ fn link_beside_its_file_is_no_second_checkpoint() {
     std::os::unix::fs::symlink("gone.pt", folder.path().join("step-2.pt")).expect("it is linked");
     let names: Vec<PathBuf> = found(&folder).into_iter().map(|one| one.name).collect();
     assert_eq!(names, [PathBuf::from("step-1.pt")]);
+    // The file itself has a name that is not listed.
+    let folder = made(&["blob"]);
+    std::os::unix::fs::symlink("blob", folder.path().join("step-1.pt")).expect("it is linked");
+    assert_eq!(found(&folder).len(), 1);
 }
 
 #[test]

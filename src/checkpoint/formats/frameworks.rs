@@ -293,15 +293,16 @@ pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
         lacks.extend(distributed(folder));
     } else {
         let ranks = folder.names(true, |name| name.starts_with("mp_rank_"));
-        for rank in &ranks {
-            let Some(sub) = folder.sub(rank) else { continue };
-            let files = sub.names(false, |name| name.ends_with(".pt"));
-            let of = |file: &String| torch::lack(&sub, file);
-            lacks.extend(files.iter().filter_map(of).map(|lack| lack.within(rank)));
-            // `model_optim_rng.pt`; beside a distributed optimizer `model_rng.pt`.
-            if !files.iter().any(|file| file.starts_with("model")) {
-                lacks.push(Lack::Missing(format!("{rank}/model_optim_rng.pt")));
-            }
+        let subs = || ranks.iter().filter_map(|rank| Some((rank, folder.sub(rank)?)));
+        let of = |sub: &Folder<'_>| sub.names(false, |name| name.ends_with(".pt"));
+        let mut all = subs().map(|(_, sub)| of(&sub)).max_by_key(Vec::len).unwrap_or_default();
+        // `model_optim_rng.pt`; beside a distributed optimizer `model_rng.pt`.
+        if !all.iter().any(|file| file.starts_with("model")) {
+            all.push("model_optim_rng.pt".to_owned());
+        }
+        for (rank, sub) in subs() {
+            let missing = all.iter().filter(|file| !sub.has(file));
+            lacks.extend(missing.map(|file| Lack::Missing(format!("{rank}/{file}"))));
         }
         if ranks.is_empty() {
             lacks.push(Lack::Missing("mp_rank_00".to_owned()));

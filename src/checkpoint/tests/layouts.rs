@@ -281,6 +281,12 @@ fn megatron_has_a_folder_for_each_rank() {
     assert_eq!(of(&["00_000", "00_001", "01_000"]), ["mp_rank_01_001 is missing"]);
     let optimizer = ["iter_10/mp_rank_00/distrib_optim.pt"];
     assert_eq!(names(&optimizer)[0], "iter_10: mp_rank_00/model_optim_rng.pt is missing");
+    let one = [
+        "iter_10/mp_rank_00/distrib_optim.pt",
+        "iter_10/mp_rank_00/model_rng.pt",
+        "iter_10/mp_rank_01/model_rng.pt",
+    ];
+    assert_eq!(names(&one)[0], "iter_10: mp_rank_01/distrib_optim.pt is missing");
 }
 
 /// A first save that ended behind its first file.

@@ -57,6 +57,15 @@ fn the_one_from_which_programs_go_on_is_first() {
         ("stale", &[("last.pt", 9000), ("step_100.pt", 3000), ("step_200.pt", 3000)]),
         ("optimizer", &[("optimizer_1000.pt", 9000), ("latest.pt", 9000)]),
         ("other folder", &[("pretrained/model_final.pth", 9000), ("step_200.pt", 9000)]),
+        ("litgpt", &[("step-2000/lit_model.pth", 9000), ("final/lit_model.pth", 9000)]),
+        ("final weights", &[("final/a.pth", 3000), ("step-2000/a.pth", 9000)]),
+        ("weights above", &[("model_final.pth", 3000), ("step-2000/a.pth", 9000)]),
+        ("best folder", &[("best/a.pth", 9000), ("step-2000/a.pth", 9000)]),
+        ("scores", &[("checkpoint_0.95.pth", 9000), ("checkpoint_0.87.pth", 9000)]),
+        (
+            "torchtnt",
+            &[("epoch_0_train_step_10.pt", 9000), ("epoch_0_train_step_20_eval_step_5.pt", 9000)],
+        ),
         (
             "fairseq",
             &[
@@ -742,4 +751,24 @@ fn torn_optimizer_without_a_step_makes_its_model_torn() {
         .expect("it is copied");
         assert!(found(&folder).iter().any(Checkpoint::is_whole));
     }
+}
+
+/// Loops with `save_pretrained` and `torch.save` that name their folders as the Trainer does.
+#[test]
+fn folders_without_the_state_of_the_trainer_are_of_another_program() {
+    let of = |step: u32| {
+        ["model.safetensors", "optimizer.pt", "scheduler.pt"]
+            .map(|file| format!("checkpoint-{step}/{file}"))
+    };
+    let files: Vec<String> = [of(100), of(200), of(300)].concat();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    assert_eq!(names(&files), ["checkpoint-300", "checkpoint-200", "checkpoint-100"]);
+    assert!(names(&files[..8])[0].contains("scheduler.pt is missing"));
+    // Of these it may be the Trainer that was killed.
+    assert!(names(&files[..6]).iter().all(|name| name.contains("trainer_state.json is missing")));
+    let with_state: Vec<&str> = files
+        .into_iter()
+        .chain(["checkpoint-400/trainer_state.json", "checkpoint-400/model.safetensors"])
+        .collect();
+    assert_eq!(names(&with_state).iter().filter(|name| !name.contains(": ")).count(), 1);
 }
