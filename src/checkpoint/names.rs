@@ -73,7 +73,8 @@ const ASIDE: &[&str] = &[
 /// The same, and words of models and settings: `opt-125m-step-100.pt` may be all that a program saves.
 const PERHAPS_ASIDE: &[&str] = &["opt", "random", "recipe", "extra", "args", "config"];
 /// What else the names of such files have.
-const FILLING: &[&str] = &["state", "states", "dict", "lr", "world", "size", "rank", "data", ""];
+const FILLING: &[&str] =
+    &["states", "dict", "lr", "world", "size", "rank", "data", "last", "latest", "best", "final"];
 const WEIGHTS: &[&str] = &["model", "weights", "net", "network"];
 
 /// Whether a file is named like one that stands beside the weights: no program starts from an optimizer alone.
@@ -95,12 +96,19 @@ pub(crate) fn is_aside(name: &str) -> bool {
     is_aside && !words.any(|word| WEIGHTS.contains(&word))
 }
 
-/// Whether a file that stands aside is none to start from even where nothing else is.
+/// Whether a file that stands aside is none to start from even where nothing else is: its name has no word of a run, as
+/// `optimizer_adam_epoch_10.pth` has.
 pub(crate) fn is_never_alone(name: &str) -> bool {
+    are_known(name, &[ASIDE, PERHAPS_ASIDE, FILLING, WEIGHTS, BARE, NEUTRAL])
+}
+
+/// Endings of files.
+const ENDS: &[&str] = &["pt", "pth", "ckpt", "bin", "safetensors", "tar", "pyth"];
+
+/// Whether a name has these words only.
+fn are_known(name: &str, known: &[&[&str]]) -> bool {
     let name = name.to_ascii_lowercase();
-    let mut words = words(name.split('.').next().unwrap_or_default());
-    let is_known = |word: &str| [PERHAPS_ASIDE, FILLING].iter().any(|known| known.contains(&word));
-    words.clone().any(|word| ASIDE.contains(&word)) || words.all(is_known)
+    words(&name).all(|word| ENDS.contains(&word) || known.iter().any(|known| known.contains(&word)))
 }
 
 /// Whether a file among several of a step is the one that a program is given: the model, or the generator.
@@ -118,13 +126,11 @@ pub(crate) fn is_copy(name: &str) -> bool {
 
 /// Whether the name of a series says nothing but that it is one: `step_.pt`, `training_state_.pt`.
 pub(crate) fn is_neutral(series: &str) -> bool {
-    const NEUTRAL: &[&str] =
-        &["training", "train", "full", "step", "steps", "iter", "iteration", "global", "epoch"];
-    let series = series.to_ascii_lowercase();
-    let known = [BARE, NEUTRAL];
-    words(series.split('.').next().unwrap_or_default())
-        .all(|word| known.iter().any(|known| known.contains(&word)))
+    are_known(series, &[BARE, NEUTRAL])
 }
+
+const NEUTRAL: &[&str] =
+    &["training", "train", "full", "step", "steps", "iter", "iteration", "global", "epoch"];
 
 /// Whether a name says that this is the last one: `last.pt`, `checkpoint_latest.pth`, `model_final.pth`, and a bare
 /// `checkpoint.pth` beside numbered ones.
@@ -153,7 +159,6 @@ pub(crate) fn is_temporary(name: &str) -> bool {
         "delete",
         "trash",
     ];
-    const ENDS: &[&str] = &["pt", "pth", "ckpt", "bin", "safetensors", "tar", "pyth"];
     let name = name.to_ascii_lowercase();
     let words = name.split(|letter: char| !letter.is_ascii_alphanumeric());
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();

@@ -648,16 +648,24 @@ fn rank_file_of_one_kind_that_is_missing_is_seen() {
 /// A scheduler is no checkpoint, even if the model beside it is torn or not there.
 #[test]
 fn what_stands_aside_is_never_chosen() {
-    for file in
-        ["scheduler.pt", "rng.pt", "config.pt", "optimizer_100.pt", "tokenizer.pt", "opt000100.pt"]
-    {
+    for file in [
+        "scheduler.pt",
+        "rng.pt",
+        "config.pt",
+        "optimizer_100.pt",
+        "tokenizer.pt",
+        "opt000100.pt",
+        "model_300_optimizer.pt",
+        "latest_optimizer.pt",
+    ] {
         assert_eq!(names(&[file]), [""; 0], "{file}");
         let folder = made(&["model_100.pt", file]);
         std::fs::write(folder.path().join("model_100.pt"), "").expect("it is written");
         assert!(!found(&folder).iter().any(Checkpoint::is_whole), "{file}");
     }
     // Names of models.
-    for file in ["opt-125m-step-100.pt", "random_walk_100.pt"] {
+    for file in ["opt-125m-step-100.pt", "random_walk_100.pt", "lr_0.1_optimizer_adam_epoch_10.pth"]
+    {
         assert_eq!(names(&[file, "rng.pt"]), [file]);
     }
 }
