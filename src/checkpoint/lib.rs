@@ -5,12 +5,14 @@
 
 #![deny(unsafe_code)]
 
+mod compare;
 mod folder;
 mod formats;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
 mod lack;
 mod names;
+mod order;
 mod progress;
 mod ranks;
 mod safetensors;

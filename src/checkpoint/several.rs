@@ -4,13 +4,14 @@
 //! Takes what was found in a folder; gives one checkpoint for files that belong together, which is whole if each of them
 //! is there and whole. Which files there should be is known from the checkpoints before it only.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::compare::{Held, NAMED, compare, compare_companions};
 use crate::lack::{Lack, first_gaps};
 use crate::names;
-use crate::progress::{Place, Told, is_remarkable, told};
+use crate::progress::{Place, Told, told};
 use crate::{Checkpoint, Format, Standing};
 
 /// A folder that was searched.
@@ -22,7 +23,7 @@ pub(crate) struct Searched {
     pub(crate) promised: Option<Checkpoint>,
 }
 
-fn name_of(path: &Path) -> String {
+pub(crate) fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
@@ -93,100 +94,6 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
     found
 }
 
-/// Files of one step with names of their own, such as a generator and a discriminator: if all steps before, and two at
-/// least, have both files, one is not whole without the other. Exports, which are smaller, are no companions, and the
-/// best one comes now and then. A first step with less is being deleted, or is where the program began (`G_0.pth`).
-fn compare_companions(found: &mut [Checkpoint]) {
-    let mut steps: BTreeMap<Place, BTreeMap<String, usize>> = BTreeMap::new();
-    for (at, one) in found.iter().enumerate() {
-        let name = name_of(&one.path);
-        let own = one.standing.place.filter(|_| one.standing.is_own && !is_remarkable(&name));
-        if let Some(place) = own {
-            steps.entry(place).or_default().insert(names::kind(&name, one.step), at);
-        }
-    }
-    let mut first = steps.values().zip(steps.values().skip(1));
-    let has_less = first.next().is_some_and(|(first, next)| {
-        first.len() < next.len() && first.keys().all(|kind| next.contains_key(kind))
-    });
-    if has_less {
-        steps.pop_first();
-    }
-    let mut lacks: Vec<(usize, Vec<Lack>)> = Vec::new();
-    let mut companions: Option<BTreeSet<&String>> = None;
-    for (number, (before, own)) in steps.values().zip(steps.values().skip(1)).enumerate() {
-        let mut kinds: BTreeSet<&String> = BTreeSet::new();
-        kinds.extend(before.keys());
-        let needed = match companions {
-            None => kinds,
-            Some(all) => all.intersection(&kinds).copied().collect(),
-        };
-        if number > 0 {
-            lacks.extend(companions_of_step(found, &needed, before, own));
-        }
-        companions = Some(needed);
-    }
-    for (at, lacks) in lacks {
-        if let Some(one) = found.get_mut(at) {
-            one.lacks.extend(lacks);
-        }
-    }
-}
-
-/// What the files of one step lack of the `needed` kinds, by their positions.
-fn companions_of_step(
-    found: &[Checkpoint],
-    needed: &BTreeSet<&String>,
-    before: &BTreeMap<String, usize>,
-    own: &BTreeMap<String, usize>,
-) -> Vec<(usize, Vec<Lack>)> {
-    let one = |at: &usize| found.get(*at);
-    let is_aside = |at: &usize| one(at).is_some_and(|one| one.standing.is_aside);
-    let bytes = |at: &usize| one(at).map_or(0, |one| one.bytes);
-    let largest = before.values().filter(|at| !is_aside(at)).map(bytes).max().unwrap_or(0);
-    let is_small = |kind: &String| {
-        before.get(kind).is_some_and(|at| !is_aside(at) && is_export(bytes(at), largest))
-    };
-    let (before_roles, own_roles) = (roles(before.keys()), roles(own.keys()));
-    let has_fewer = |kind: &String| {
-        let role = names::role(kind);
-        own_roles.get(&role) < before_roles.get(&role)
-    };
-    // The kinds of which something is missing, with that.
-    let torn = needed.iter().filter_map(|kind| {
-        let lacks = match own.get(*kind) {
-            Some(at) => one(at)?.lacks.clone(),
-            None if !has_fewer(kind) => return None,
-            None => {
-                let (last, step) = (one(before.get(*kind)?)?, one(own.values().next()?)?.step);
-                vec![Lack::Missing(names::renumbered(&name_of(&last.path), last.step, step))]
-            }
-        };
-        (!lacks.is_empty()).then(|| (*kind, is_small(kind), names::series(kind), lacks))
-    });
-    let torn: Vec<(&String, bool, String, Vec<Lack>)> = torn.take(NAMED).collect();
-    if torn.is_empty() {
-        return Vec::new();
-    }
-    let targets = own.iter().filter(|(kind, at)| needed.contains(kind) && !is_aside(at));
-    let of_target = |(kind, at): (&String, &usize)| {
-        let (series, is_small) = (names::series(kind), is_small(kind));
-        // Parts of one name may have any size, exports need nothing and are not needed.
-        let is_other = |(other, small, of, _): &&(&String, bool, String, Vec<Lack>)| {
-            *other != kind && (*of == series || !(*small || is_small))
-        };
-        let lacks = torn.iter().filter(is_other).flat_map(|(.., lacks)| lacks.clone());
-        (*at, lacks.collect())
-    };
-    targets.map(of_target).collect()
-}
-
-/// Whether one of two files with steps has only the weights: they are at most half of what the other one has, with all
-/// that the optimizer keeps.
-pub(crate) fn is_export(bytes: u64, largest: u64) -> bool {
-    bytes < largest / 10 * 6
-}
-
 /// The first one, with what the others lack and hold.
 fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
     let mut several = several.into_iter();
@@ -199,9 +106,6 @@ fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
     }
     Some(joined)
 }
-
-/// Ranks that are named of those that are missing: each of many files may be without thousands.
-const NAMED: usize = 64;
 
 /// With the files of these ranks, of so many at least.
 fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], world: u32) -> Checkpoint {
@@ -365,7 +269,7 @@ fn within(lacks: Vec<Lack>, folder: &Path) -> Vec<Lack> {
 }
 
 /// The folder in which the files lie that a checkpoint lacks.
-fn beside(one: &Checkpoint) -> &Path {
+pub(crate) fn beside(one: &Checkpoint) -> &Path {
     match one.standing.files.as_slice() {
         [] => &one.path,
         [first, rest @ ..] => {
@@ -410,111 +314,5 @@ fn as_one(searched: Searched, above: Told) -> Checkpoint {
         parts,
         standing: Standing { place, is_own, files, ..Standing::default() },
         path,
-    }
-}
-
-/// What a checkpoint of several files has.
-struct Held {
-    /// The names of its files, by what the same files of other steps have in common.
-    files: BTreeMap<String, String>,
-    /// The number of files that differ in numbers only. A number that is another one in each step, such as a date or a
-    /// score, is no part: only fewer files than before are too few.
-    roles: BTreeMap<String, usize>,
-    parts: Vec<u32>,
-    step: Option<u64>,
-}
-
-impl Held {
-    /// `base`: the folder below which the files are named, if it is not that of the checkpoint.
-    fn by(one: &Checkpoint, base: Option<&Path>) -> Held {
-        let is_file = one.standing.files.contains(&one.path);
-        let base = base.unwrap_or(if is_file { beside(one) } else { &one.path });
-        let named = |file: &PathBuf| {
-            let name = file.strip_prefix(base).unwrap_or(file).to_string_lossy().into_owned();
-            (names::kind(&name, one.step), name)
-        };
-        let files: BTreeMap<String, String> = one.standing.files.iter().map(named).collect();
-        let roles = roles(files.values());
-        Held { files, roles, parts: one.parts.clone(), step: one.step }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.files.is_empty()
-    }
-
-    fn count(&self, role: &str) -> usize {
-        self.roles.get(role).copied().unwrap_or(0)
-    }
-
-    /// What this one lacks of that which the last of the others has, and the rest of them too.
-    fn lacks(&self, others: &[&Held]) -> Vec<Lack> {
-        let Some((last, rest)) = others.split_last() else { return Vec::new() };
-        let own: BTreeSet<u32> = self.parts.iter().copied().collect();
-        let mut parts: BTreeSet<u32> =
-            last.parts.iter().copied().filter(|part| !own.contains(part)).collect();
-        for one in rest {
-            let here: BTreeSet<u32> = one.parts.iter().copied().collect();
-            parts.retain(|part| here.contains(part));
-        }
-        let parts: Vec<u32> = parts.into_iter().take(NAMED).collect();
-        // A file that is the only one of its step in each of them lacks none, whatever its name is.
-        let are_single = self.files.len() == 1 && last.files.len() == 1;
-        let mut here = self.roles.clone();
-        let mut lacks = Vec::new();
-        for (kind, file) in last.files.iter().filter(|_| !are_single) {
-            let is_named = !parts.is_empty() && names::ranks(file).is_some();
-            if is_named || self.files.contains_key(kind) {
-                continue;
-            }
-            let role = names::role(file);
-            let fewest = others.iter().map(|one| one.count(&role)).min();
-            let count = here.entry(role).or_default();
-            if Some(*count) < fewest && lacks.len() < NAMED {
-                *count += 1;
-                lacks.push(Lack::Missing(names::renumbered(file, last.step, self.step)));
-            }
-        }
-        if !parts.is_empty() && !self.is_empty() {
-            lacks.push(Lack::Parts(parts));
-        }
-        lacks
-    }
-}
-
-/// How many of these names there are that differ in numbers only.
-fn roles<'n>(names: impl Iterator<Item = &'n String>) -> BTreeMap<String, usize> {
-    let mut roles = BTreeMap::new();
-    for name in names {
-        *roles.entry(names::role(name)).or_default() += 1;
-    }
-    roles
-}
-
-/// Adds the files and parts that the two before have, and one does not; the first one is compared with the next, and is no
-/// measure if it has less: it is being deleted, or comes from elsewhere. A program that saves fewer files than before has
-/// its next checkpoint called torn.
-fn compare(series: &mut [Checkpoint], base: Option<&Path>) {
-    series.sort_by_key(|one| (one.standing.place, one.modified));
-    let held: Vec<Held> = series.iter().map(|one| Held::by(one, base)).collect();
-    let mut first = 0;
-    for (at, (one, own)) in series.iter_mut().zip(&held).enumerate() {
-        let others = match at {
-            0 => held.get(1..2),
-            1 => held.get(..1),
-            at => held.get(at.saturating_sub(2).max(first)..at),
-        };
-        // One in which nothing is yet is no measure.
-        let mut others: Vec<&Held> =
-            others.into_iter().flatten().filter(|one| !one.is_empty()).collect();
-        if others.is_empty() && own.is_empty() {
-            others.extend(held.iter().rev().find(|one| !one.is_empty()));
-        }
-        let are_known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
-        let lacks = own.lacks(&others);
-        if at == 0 && !lacks.is_empty() {
-            first = 1;
-        }
-        let is_new = |lack: &Lack| !are_known || !matches!(lack, Lack::Parts(_));
-        one.lacks.extend(lacks.into_iter().filter(is_new));
     }
 }

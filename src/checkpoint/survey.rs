@@ -1,17 +1,17 @@
-//! The walk: which folders are looked at, and in which order checkpoints are given.
+//! The walk: which folders are looked at, and what is a checkpoint in them.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use crate::folder::{Budget, Entry, Folder};
 use crate::formats;
 use crate::lack::Lack;
 use crate::names::{self, is_numbered, series};
-use crate::progress::{Place, Told, is_remarkable, step_of, told};
-use crate::several::{self, Searched, is_export};
+use crate::order::{leave_out_exports, sort};
+use crate::progress::{Told, is_remarkable, step_of, told};
+use crate::several::{self, Searched};
 use crate::{Checkpoint, Format};
 use text::lang::failure;
 use text::text;
@@ -173,20 +173,6 @@ fn of_formats<'b>(
     (others, of_format)
 }
 
-/// Bare weights, as frameworks export them.
-fn is_weights(one: &Checkpoint) -> bool {
-    let name = one.path.file_name().unwrap_or_default();
-    one.format == Format::Safetensors || name == "pytorch_model.bin" || name == "adapter_model.bin"
-}
-
-/// Removes bare weights beside checkpoints with a step: what a framework exports when it is done.
-fn leave_out_exports(found: &mut Vec<Checkpoint>) {
-    let has_place = |one: &Checkpoint| one.standing.place.is_some();
-    if found.iter().any(|one| !is_weights(one) && has_place(one)) {
-        found.retain(|one| !is_weights(one) || has_place(one));
-    }
-}
-
 /// Marks the checkpoint of the folder that its program names as its last one, in a file or by a link, with the time of
 /// that: after steps went back it goes on from there.
 fn mark_tracked(folder: &Folder<'_>, found: &mut [Checkpoint]) {
@@ -225,205 +211,3 @@ fn read_tracker(path: &Path) -> Option<(SystemTime, String)> {
 /// DeepSpeed, Megatron and verl, detectron2 and MMEngine, nanotron.
 const TRACKERS: &[&str] =
     &["latest", "latest_checkpointed_iteration.txt", "last_checkpoint", "latest.txt"];
-
-/// The checkpoints of one folder whose names differ in numbers only.
-#[derive(Default)]
-struct Series<'f> {
-    all: Vec<&'f Checkpoint>,
-    /// Bytes of the largest whole one.
-    bytes: u64,
-    places: BTreeSet<Place>,
-    /// The last writes, from the first on.
-    times: Vec<SystemTime>,
-    has_steps: bool,
-    is_last: bool,
-    /// It has no steps, or is the best one: a neighbour of another step tells as much.
-    is_lone: bool,
-    /// It is named for nothing but its step.
-    is_neutral: bool,
-}
-
-impl<'f> Series<'f> {
-    fn of(name: &str, all: Vec<&'f Checkpoint>) -> Series<'f> {
-        let mut series = Series::default();
-        for one in &all {
-            if one.is_whole() {
-                series.bytes = series.bytes.max(one.bytes);
-            }
-            series.places.extend(one.standing.place);
-            series.times.push(one.modified);
-            series.has_steps |= told(&one.own_name()).has_step_or_epoch();
-            series.is_last |= is_last(one);
-        }
-        series.times.sort_unstable();
-        let is_lone = series.places.is_empty() || is_remarkable(name);
-        Series { all, is_lone, is_neutral: names::is_neutral(name), ..series }
-    }
-
-    /// Whether these are bare weights, and all states of one of their steps are elsewhere.
-    fn has_state(&self, states: &[&Checkpoint]) -> bool {
-        let is_of = |one: &&Checkpoint| is_export(self.bytes, one.bytes) && self.has_place(one);
-        let are_weights = self.bytes > 0 && self.all.iter().all(|one| is_weights(one));
-        are_weights && states.iter().any(is_of)
-    }
-
-    fn shares_place(&self, other: &Series<'_>) -> bool {
-        other.all.iter().any(|one| self.has_place(one))
-    }
-
-    fn has_place(&self, one: &Checkpoint) -> bool {
-        one.standing.place.is_some_and(|place| self.places.contains(&place))
-    }
-
-    /// Whether it has only the weights of what this other one has.
-    fn is_export_of(&self, other: &Series<'_>) -> bool {
-        // The last one is written with each of these, or it is one of long ago.
-        let is_recent = || {
-            let before = self.times.len().checked_sub(2).and_then(|at| self.times.get(at));
-            other.is_last && before.is_none_or(|before| other.times.last() > Some(before))
-        };
-        let is_same = || self.is_lone || self.shares_place(other);
-        let is_measure = (other.has_steps && is_same()) || is_recent();
-        self.bytes > 0 && is_export(self.bytes, other.bytes) && is_measure
-    }
-}
-
-/// Series that others are compared with: the largest of a folder.
-const COMPARED: usize = 64;
-
-/// The folder of a series, and its name: bare weights in folders with steps are one.
-fn series_of(one: &Checkpoint) -> (Option<&Path>, String) {
-    let has_step = |path: &&Path| {
-        let name = path.file_name().unwrap_or_default();
-        told(&name.to_string_lossy()).has_step_or_epoch()
-    };
-    let mut above = one.path.ancestors().skip(1);
-    let is_below = is_weights(one) && one.standing.place.is_some() && !one.standing.is_own;
-    let folder = above.find(|path| is_below && has_step(path)).unwrap_or(&one.path).parent();
-    let name = folder.and_then(|folder| one.path.strip_prefix(folder).ok()).unwrap_or(&one.path);
-    (folder, series(&name.to_string_lossy()))
-}
-
-/// What decides between checkpoints of one step.
-#[derive(Default)]
-struct Sizes {
-    /// Files that are far smaller than those of a series beside them: weights without what the training needs, as programs
-    /// export them beside their checkpoints. Both have one of the same step, or the smaller one is lone. Bare weights may
-    /// lie anywhere else.
-    exports: BTreeSet<PathBuf>,
-    /// Those named for nothing but their step, and larger than the others of it: all states, not the model alone.
-    states: BTreeSet<PathBuf>,
-}
-
-fn sizes(found: &[Checkpoint]) -> Sizes {
-    let mut folders: BTreeMap<Option<&Path>, BTreeMap<String, Vec<&Checkpoint>>> = BTreeMap::new();
-    let states = found.iter().filter(|one| one.is_whole() && !is_weights(one));
-    let states: Vec<&Checkpoint> = states.collect();
-    for one in found.iter().filter(|one| !one.standing.is_aside) {
-        let (folder, series) = series_of(one);
-        folders.entry(folder).or_default().entry(series).or_default().push(one);
-    }
-    let mut sizes = Sizes::default();
-    for all in folders.into_values() {
-        let mut all: Vec<Series<'_>> =
-            all.into_iter().map(|(name, all)| Series::of(&name, all)).collect();
-        all.sort_by_key(|series| Reverse(series.bytes));
-        let measures = all.iter().filter(|one| one.has_steps || one.is_last).take(COMPARED);
-        let measures: Vec<&Series<'_>> = measures.collect();
-        for series in &all {
-            let is_smaller = |other: &Series<'_>| {
-                let is_other = !std::ptr::eq(other, series);
-                is_other && other.bytes >= series.bytes && series.shares_place(other)
-            };
-            let paths = series.all.iter().map(|one| one.path.clone());
-            if measures.iter().any(|other| series.is_export_of(other)) || series.has_state(&states)
-            {
-                sizes.exports.extend(paths);
-            } else if series.is_neutral && !all.iter().take(COMPARED).any(is_smaller) {
-                sizes.states.extend(paths);
-            }
-        }
-    }
-    sizes
-}
-
-fn is_last(one: &Checkpoint) -> bool {
-    one.standing.place.is_none() && names::is_last(&one.own_name())
-}
-
-/// The folder of a last one, which may be a folder itself: `final/lit_model.pth`.
-fn beside_last(one: &Checkpoint) -> Option<&Path> {
-    let above = one.path.parent()?;
-    let is_last_folder = || {
-        let name = above.file_name().unwrap_or_default().to_string_lossy();
-        let is_below = one.name.iter().nth(1).is_some() && one.standing.place.is_none();
-        is_below && is_remarkable(&name) && names::is_last(&name)
-    };
-    if is_last(one) { Some(above) } else { above.parent().filter(|_| is_last_folder()) }
-}
-
-/// A step says more than a time: a copy is younger than what it was copied from. Files without a step, such as
-/// `tokenizer.pt`, do not change the order of those that have one, but for a `last.pt` beside or above them that was
-/// written after the newest one, and not in the same save.
-fn sort(found: &mut [Checkpoint]) {
-    let Sizes { exports, states } = sizes(found);
-    // What is torn is never chosen, and is named where it stands.
-    let is_behind =
-        |one: &Checkpoint| (one.standing.is_aside && one.is_whole()) || exports.contains(&one.path);
-    let step = |one: &Checkpoint| {
-        one.standing.place.filter(|place| matches!(place, Place::Step(_)) && !is_behind(one))
-    };
-    let mut whole: Vec<&Checkpoint> =
-        found.iter().filter(|one| one.is_whole() && step(one).is_some()).collect();
-    whole.sort_by_key(|one| Reverse(step(one)));
-    let newest = whole.first();
-    let pause = newest
-        .zip(whole.get(1))
-        .and_then(|(newest, before)| newest.modified.duration_since(before.modified).ok());
-    let same_save = pause.unwrap_or_default() / SAME_SAVE;
-    let of_last = |one: &Checkpoint| {
-        let newest = newest.filter(|_| !is_behind(one))?;
-        let is_newer = one.modified > newest.modified + same_save;
-        let is_beside = newest
-            .path
-            .parent()
-            .zip(beside_last(one))
-            .is_some_and(|(own, last)| own.starts_with(last));
-        let is_all = !is_export(one.bytes, newest.bytes);
-        step(newest).filter(|_| is_newer && is_beside && is_all)
-    };
-    // What was older when the program named its last one is what it left when its steps went back.
-    let of_tracked = |one: &Checkpoint| {
-        let (time, beside) = one.standing.tracked.as_ref().filter(|_| one.is_whole())?;
-        let newer = whole.iter().take_while(|other| step(other) > step(one));
-        let mut left =
-            newer.filter(|other| other.modified <= *time && other.path.starts_with(beside));
-        step(left.next().unwrap_or(&one))
-    };
-    let first: Vec<Option<Place>> =
-        found.iter().map(|one| of_last(one).max(of_tracked(one))).collect();
-    let is_best = |one: &Checkpoint| one.own_name().to_ascii_lowercase().contains("best");
-    let mut others = found.iter().filter(|one| step(one).is_none() && !is_behind(one));
-    let have_epochs = others.all(|one| one.standing.place.is_some() || is_best(one));
-    for (one, first) in found.iter_mut().zip(first) {
-        one.standing.first = first;
-    }
-    found.sort_by_key(|one| {
-        let place = if have_epochs { one.standing.place } else { step(one) };
-        let place = one.standing.first.or(place);
-        (
-            is_behind(one),
-            exports.contains(&one.path),
-            Reverse(place),
-            one.standing.first.is_none(),
-            place.is_none() || !states.contains(&one.path),
-            !names::is_model(&one.own_name()),
-            names::is_copy(&one.name.to_string_lossy()),
-            Reverse(one.modified),
-            one.path.clone(),
-        )
-    });
-}
-
-/// Files that were written within this share of the time between two saves are of one save.
-const SAME_SAVE: u32 = 50;
