@@ -147,28 +147,22 @@ const BARE: &[&str] = &["checkpoint", "ckpt", "ckp", "snapshot", "state", ""];
 
 /// Whether a folder or a file still has a temporary name: `step2000-tmp`, `tmp-checkpoint-5`, `step_5.pt.partial`.
 pub(crate) fn is_temporary(name: &str) -> bool {
-    const LEFT: &[&str] = &[
-        "temp",
-        "staging",
-        "part",
-        "partial",
-        "incomplete",
-        "inprogress",
-        "writing",
-        "deleting",
-        "delete",
-        "trash",
-    ];
+    const LEFT: &[&str] =
+        &["temp", "staging", "partial", "incomplete", "inprogress", "deleting", "delete", "trash"];
     let name = name.to_ascii_lowercase();
     let words = name.split(|letter: char| !letter.is_ascii_alphanumeric());
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     let [first, second, ..] = words.as_slice() else { return false };
     let last = words.iter().rev().find(|word| !ENDS.contains(word));
+    // Words that a name may have for other reasons: `creative_writing.pt`.
+    let is_marked = [".part.", ".writing."].iter().any(|mark| name.contains(mark));
     let is_left = |word: &&str| word.starts_with("tmp") || LEFT.contains(word);
     let of = |word: &str| word.trim_end_matches(|letter: char| letter.is_ascii_digit()).to_owned();
     let is_step =
         ["checkpoint", "ckpt", "step", "iter", "global", "epoch"].contains(&of(second).as_str());
-    (*first == "tmp" && is_step) || last.filter(|last| *last != first).is_some_and(is_left)
+    is_marked
+        || (*first == "tmp" && is_step)
+        || last.filter(|last| *last != first).is_some_and(is_left)
 }
 
 /// The same name without numbers: that of its series.

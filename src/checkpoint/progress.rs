@@ -228,7 +228,8 @@ fn counted(before: &str, after: &str) -> Counted {
         [Counted::Steps, Counted::Epochs].contains(&counted).then_some(counted)
     };
     // torchtnt: `train_step_20_eval_step_5`.
-    if before.split(|letter| !is_letter(letter)).any(|word| word == "eval") {
+    let mut words = before.split(|letter| !is_letter(letter));
+    if of(word) == Some(Counted::Steps) && words.any(|word| word == "eval") {
         return Counted::Measure;
     }
     of(word).or_else(behind).unwrap_or(Counted::Unknown)

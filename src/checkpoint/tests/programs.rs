@@ -252,6 +252,8 @@ fn names_that_are_like_others_are_whole() {
         &["tp2/step_100.pt", "tp2/step_200.pt"],
         &["partial_fc_step_100.pt", "partial_fc_step_200.pt"],
         &["tmp_exp_step_100.pt", "tmp_exp_step_200.pt"],
+        &["step_100_creative_writing.pt", "step_200_creative_writing.pt"],
+        &["encoder_part.pt"],
         &[
             "epoch_1.pth",
             "bestmodel_epoch_1.pth",
@@ -279,6 +281,7 @@ fn names_that_are_like_others_are_whole() {
         "_tmp_step_300/model.pt",
         "step_300.trash/model.pt",
         "step_300.inprogress.pt",
+        "step_300.part.pt",
         ".tmp_step_300.pt",
         ".step_300.pt",
         "step_200/._model.pt",
