@@ -148,6 +148,11 @@ suite-judge: linker
 suite-judge-hangs: $(if $(RANKLAUNCH),,build)
 	tests/hangs/run.sh "$(abspath $(or $(RANKLAUNCH),$(BINARY)))"
 
+# Jobs whose node 0 is lost, cut off or frozen, in a simulated network: SEEDS of them, from FIRST on.
+suite-simulation: linker
+	SEEDS="$${SEEDS:-100000}" $(CARGO) test --locked --release --config 'profile.release.lto="off"' \
+	--config profile.release.codegen-units=16 -p ranklaunch-muster --lib election -- --nocapture
+
 suite-judge-saves: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && RANKLAUNCH_TEST_PYTHON="$$PYTHON" \
 	env --default-signal=HUP,INT,QUIT,TERM \

@@ -44,7 +44,7 @@ const ALLOWANCE: Duration = Duration::from_secs(1);
 impl Config {
     /// The interval of heartbeats: at least four within the peer timeout.
     pub fn heartbeat(&self) -> Duration {
-        HEARTBEAT.min(self.peer_timeout / 4)
+        heartbeat(self.peer_timeout)
     }
 
     /// The silence after which a node that has not started yet is lost.
@@ -55,15 +55,33 @@ impl Config {
     /// Time after which a store that still answers does not belong to an attempt that is being ended: by then a lost
     /// node was noticed, and the grace period is over.
     pub fn proof(&self) -> Duration {
-        self.longest_silence() + self.grace + KILLED
+        proof(self.peer_timeout, self.grace)
     }
 
     /// The silence after which a node is lost: the peer timeout, the possible age of the last
     /// heartbeat, and the time until the next retransmission.
     pub(crate) fn longest_silence(&self) -> Duration {
-        let again = if is_capped() { RETRANSMISSION } else { self.peer_timeout };
-        self.peer_timeout + self.heartbeat() + again + ALLOWANCE
+        longest_silence(self.peer_timeout)
     }
+}
+
+fn longest_silence(peer_timeout: Duration) -> Duration {
+    let again = if is_capped() { RETRANSMISSION } else { peer_timeout };
+    peer_timeout + heartbeat(peer_timeout) + again + ALLOWANCE
+}
+
+fn heartbeat(peer_timeout: Duration) -> Duration {
+    HEARTBEAT.min(peer_timeout / 4)
+}
+
+/// Time after which a node has ended its ranks that was cut off when the others lost it: it notices that as late as they
+/// may have noticed it, and its ranks have their grace period then.
+pub fn cut_off(grace: Duration) -> Duration {
+    proof(PEER_TIMEOUT, grace)
+}
+
+fn proof(peer_timeout: Duration, grace: Duration) -> Duration {
+    longest_silence(peer_timeout) + grace + KILLED
 }
 
 /// Schedule of this side's heartbeats; the first heartbeat is due at once.

@@ -13,6 +13,8 @@
 #![deny(unsafe_code)]
 
 mod client;
+#[cfg(test)]
+mod election;
 mod foreign;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
@@ -30,7 +32,7 @@ mod tests;
 pub use client::join::{Accepted, Joined, Parked, Unparked, join};
 pub use client::{Declined, decline};
 pub use foreign::{StoreMark, mark};
-pub use keepalive::{PEER_TIMEOUT, now};
+pub use keepalive::{PEER_TIMEOUT, cut_off, now};
 pub use links::endpoint::MeasureTarget;
 pub use links::{AffectedLinks, Link, Measured, Outlier, Speed, Trouble};
 pub use protocol::{

@@ -393,7 +393,8 @@ impl Attempt {
                 return supervise::run(&launch, commands, &mut pipes, &mut notice, halts).await;
             };
             let of_wait = |ending: Ending| ending.of_given_up_wait(hang.culprit());
-            let end = JobEnd { ending: &judge, cause: &of_wait, halts, halt };
+            let others_go_on = context.settings.restarts() > 0;
+            let end = JobEnd { ending: &judge, cause: &of_wait, halts, halt, others_go_on };
             session.accompany(&launch, commands, &mut pipes, &mut notice, end).await
         };
         let outcome = tokio::select! {

@@ -81,7 +81,7 @@ impl Context {
             most: self.settings.restarts(),
             cut_off: match self.settings.spares.value {
                 0 => Duration::ZERO,
-                _ => self.settings.grace.value.saturating_add(muster::PEER_TIMEOUT),
+                _ => muster::cut_off(self.settings.grace.value),
             },
             without_progress: self.settings.max_restarts_without_progress.value,
         };

@@ -44,6 +44,8 @@ pub(super) struct JobEnd<'a> {
     pub(super) halts: mpsc::UnboundedReceiver<StopReason>,
     /// The other end of `halts`.
     pub(super) halt: mpsc::UnboundedSender<StopReason>,
+    /// The other nodes may start again without this one.
+    pub(super) others_go_on: bool,
 }
 
 type Explaining<'a> = Pin<Box<dyn Future<Output = Option<Ending>> + Send + 'a>>;
@@ -102,7 +104,7 @@ impl JobSession {
         narrate: &mut (dyn FnMut(Notice) + Send),
         end: JobEnd<'_>,
     ) -> Result<Outcome, (std::path::PathBuf, std::io::Error)> {
-        let JobEnd { ending, cause, halts, halt } = end;
+        let JobEnd { ending, cause, halts, halt, others_go_on } = end;
         let (noticed, mut notices) = mpsc::unbounded_channel();
         let (mut is_elsewhere, mut stop_at) = (false, None);
         let mut notice = |notice: Notice| {
@@ -143,7 +145,9 @@ impl JobSession {
                     }
                     Notice::OtherWorld(other) => seen.other_world = Some(other),
                     // Ranks that save after a notice have not ended: the other nodes hear of it when they have.
-                    Notice::Stopping { reason: StopReason::OtherNode | StopReason::Noticed(_) } => {}
+                    Notice::Stopping {
+                        reason: StopReason::OtherNode | StopReason::GivenUp | StopReason::Noticed(_),
+                    } => {}
                     Notice::Stopping { reason } => {
                         seen.stop = Some(reason);
                         self.report(&ending(&seen), Vec::new(), false);
@@ -168,6 +172,9 @@ impl JobSession {
                 }
                 event = self.session.next_event() => {
                     self.note(event);
+                    if others_go_on && self.is_given_up() {
+                        let _ = halt.send(StopReason::GivenUp);
+                    }
                     if !self.all_done && !is_elsewhere {
                         is_elsewhere = true;
                         // The rank that failed elsewhere may be a victim of one here that has not
@@ -180,6 +187,12 @@ impl JobSession {
                 }
             }
         }
+    }
+
+    /// Whether the other nodes lost this one.
+    fn is_given_up(&self) -> bool {
+        let cause = self.verdict.as_ref().map(|(cause, _)| cause);
+        cause.is_some_and(|cause| cause.node == self.node && cause.loss.is_some())
     }
 
     fn note(&mut self, event: SessionEvent) {

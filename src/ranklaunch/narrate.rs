@@ -224,6 +224,10 @@ fn line(grace: Duration, planned: Planned, notice: &Notice) -> Option<Text> {
                     "guard 进程已消失：发送 SIGKILL"
                 )
             }
+            KillReason::GivenUp => text!(
+                "this node stood still and the others go on without it: sending SIGKILL, since a save now would come between theirs",
+                "本节点曾停顿，其他节点已不再等它：发送 SIGKILL，以免此时的保存与它们的保存相互覆盖"
+            ),
         },
         Notice::EngineEnded { end: End::Signal(signal) } => {
             let name = signal_name(*signal);

@@ -214,6 +214,9 @@ impl Supervisor<'_> {
             self.announced = Some(Announced::new(stop.signal));
             return self.ask_those_that_handle(now);
         }
+        if reason == StopReason::GivenUp {
+            return self.kill_now(KillReason::GivenUp);
+        }
         self.ask_all(asked::signal_of(reason));
     }
 
@@ -525,6 +528,7 @@ fn is_from_outside(reason: StopReason) -> bool {
     match reason {
         StopReason::Signal(_)
         | StopReason::OtherNode
+        | StopReason::GivenUp
         | StopReason::StoodStill
         | StopReason::RuleBroken
         | StopReason::Noticed(_) => true,

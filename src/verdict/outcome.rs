@@ -91,6 +91,8 @@ pub enum StopReason {
     GuardGone,
     /// A rank of another node failed, or the node was lost.
     OtherNode,
+    /// This node stood still for so long that the others went on without it: a save of its ranks would come between theirs.
+    GivenUp,
     /// The job stood still, and is ended for that.
     StoodStill,
     /// A rule of the profile that ends the job was broken.
@@ -117,6 +119,8 @@ pub enum KillReason {
     Interrupt,
     /// The guard is lost.
     GuardGone,
+    /// The other nodes go on without this one.
+    GivenUp,
 }
 
 /// A process that outlived SIGKILL: it sleeps in the kernel, or we may not signal it.

@@ -28,7 +28,7 @@ impl Ending {
             Some(StopReason::GuardGone) => guard_killed(),
             Some(StopReason::RankFailed(rank)) => rank_failed(outcome, rank),
             Some(StopReason::EngineGone(end)) => engine_gone(end),
-            Some(StopReason::OtherNode) => Ending::judged(
+            Some(StopReason::OtherNode | StopReason::GivenUp) => Ending::judged(
                 Class::Launcher,
                 Id::NodeOther,
                 text!("stopped because another node failed", "因其他节点失败而停止"),

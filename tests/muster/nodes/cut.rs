@@ -147,6 +147,37 @@ fn frozen_node_reports_itself_and_accuses_nobody() {
     }
 }
 
+/// The others start again, so a node that was given up must not save between their saves. It takes part all the same.
+#[test]
+fn ranks_of_a_node_that_was_given_up_save_nothing() {
+    let port = free_port();
+    let saves = "trap 'echo SAVED; exit 1' TERM; echo READY; while :; do sleep 0.1; done";
+    let mut args = run_args("direct", 1);
+    args.extend(["--max-restarts", "1", "--", "sh", "-c", saves].map(Into::into));
+    let mut nodes: Vec<Running> =
+        (0..2).map(|rank| Launcher::new(&args).node(rank, 2, port).start()).collect();
+    nodes.iter_mut().for_each(|node| {
+        node.says("READY", 1);
+    });
+    for role in [Role::Guard, Role::Agent] {
+        nodes[1].send(role, Signal::SIGSTOP);
+    }
+    wait_until("the end of the attempt", || nodes[0].err().contains("start again").then_some(()));
+    for role in [Role::Agent, Role::Guard] {
+        nodes[1].send(role, Signal::SIGCONT);
+    }
+    nodes.iter_mut().for_each(|node| {
+        node.says("READY", 2);
+    });
+    let (given_up, other) = (nodes[1].out(), nodes[0].out());
+    assert!(nodes[1].err().contains("this node stood still and the others go on without it"));
+    assert!(!given_up.contains("SAVED"), "{given_up}");
+    // The control: ranks that are stopped in order save.
+    assert!(other.contains("SAVED"), "{other}");
+    nodes.iter_mut().for_each(|node| node.send(Role::Guard, Signal::SIGTERM));
+    wait_all(nodes);
+}
+
 /// A permanent loss of a node is still reported at once, with its true cause.
 #[test]
 fn killed_agent_is_still_named_at_once() {
