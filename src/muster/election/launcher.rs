@@ -343,21 +343,21 @@ impl World {
             election.leader()
         });
         match elected {
-            Some(leader) if leader == node => {
+            Some(leader) if leader == node && now >= one.rests_until => {
                 if let Some(election) = &mut one.election {
                     election.stand();
                 }
                 one.doing = Doing::leads(now);
                 self.log(format!("{node} leads"));
             }
-            Some(leader) => self.join(node, leader),
-            None if now >= one.asked + HEARTBEAT => {
+            Some(leader) if leader != node => self.join(node, leader),
+            _ if now >= one.asked + HEARTBEAT => {
                 one.asked = now;
                 let all = u64::try_from(self.nodes.len()).expect("small");
                 let other = u32::try_from(self.random.below(all)).expect("small");
                 self.say(node, other, Say::WhoLeads);
             }
-            None => {}
+            _ => {}
         }
     }
 
@@ -383,7 +383,9 @@ impl World {
         let seats = self.seats;
         let token = self.random.next();
         let one = &mut self.nodes[index(node)];
-        let Doing::Leads { joined, voted, offered, accepted, proposed, .. } = &mut one.doing else {
+        let Doing::Leads { since: since_when, joined, voted, offered, accepted, proposed } =
+            &mut one.doing
+        else {
             return;
         };
         let silent: Vec<u32> = joined
@@ -417,6 +419,11 @@ impl World {
         let here =
             agreed.voters.iter().filter(|vote| **vote == node || voted.contains(vote)).count();
         let is_majority = needs_no_vote || here * 2 > agreed.voters.len();
+        if !is_majority && now > *since_when + ALONE {
+            // Those that are missing may have a leader that knows more, and those that are here may be missing there.
+            one.rests_until = now + ALONE;
+            return self.look(node);
+        }
         let is_enough = joined.len() + 1 >= seats && is_over && is_majority;
         if is_enough && offered.is_none() {
             let mut order: Vec<u32> = vec![node];
@@ -559,7 +566,8 @@ impl World {
                 }
             }
             Say::Voters(next) => {
-                let is_newer = |one: &Agreed| one.run == next.run && one.revision < next.revision;
+                let is_newer =
+                    |one: &Agreed| (one.attempt, one.revision) < (next.attempt, next.revision);
                 let agreed = &self.nodes[index(node)].agreed;
                 if leader == Some(from) && agreed.as_ref().is_some_and(is_newer) {
                     let (votes, unsure_since) =
@@ -614,7 +622,7 @@ impl World {
                     if votes {
                         voted.insert(from);
                     }
-                } else if ended.run == own.run && own.voters.contains(&from) {
+                } else if own.voters.contains(&from) {
                     // It has not heard yet that it votes.
                     self.say(node, from, Say::Voters(Box::new(own)));
                 }

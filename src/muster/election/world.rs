@@ -42,6 +42,8 @@ pub(super) const CUT_OFF: Time = SILENCE + GRACE + HEARTBEAT + 2 * SLOWEST;
 pub(super) const SLOWEST: Time = 300;
 /// A node that finds no leader for so long gives up.
 pub(super) const GIVES_UP: Time = 120_000;
+/// A leader without a majority looks for another one after so long.
+pub(super) const ALONE: Time = 20_000;
 /// The faults end then, and the rest of the time shows progress.
 pub(super) const FAULTS: Time = 90_000;
 /// Longest time until a node is back, or a cable is mended.
@@ -153,6 +155,8 @@ pub(super) struct Node {
     /// Since when a silent or cut node may still run ranks.
     pub(super) unsure_since: Option<Time>,
     pub(super) asked: Time,
+    /// It led without a majority, and does so no more until then.
+    pub(super) rests_until: Time,
     pub(super) gave_up: bool,
 }
 
@@ -252,6 +256,7 @@ impl World {
             renews: false,
             unsure_since: None,
             asked: 0,
+            rests_until: 0,
             gave_up: false,
         });
         let mut world = World {
@@ -424,6 +429,7 @@ impl World {
             renews: false,
             unsure_since: None,
             asked: 0,
+            rests_until: 0,
             gave_up: false,
         };
         self.log(format!("{one} comes back"));
