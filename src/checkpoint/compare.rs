@@ -10,7 +10,6 @@ use crate::Checkpoint;
 use crate::lack::Lack;
 use crate::names;
 use crate::progress::{Place, is_remarkable};
-use crate::several::{beside, name_of};
 
 /// Ranks that are named of those that are missing: each of many files may be without thousands.
 pub(crate) const NAMED: usize = 64;
@@ -21,7 +20,7 @@ pub(crate) const NAMED: usize = 64;
 pub(crate) fn compare_companions(found: &mut [Checkpoint]) {
     let mut steps: BTreeMap<Place, BTreeMap<String, usize>> = BTreeMap::new();
     for (at, one) in found.iter().enumerate() {
-        let name = name_of(&one.path);
+        let name = one.own_name();
         let own = one.standing.place.filter(|_| one.standing.is_own && !is_remarkable(&name));
         if let Some(place) = own {
             steps.entry(place).or_default().insert(names::kind(&name, one.step), at);
@@ -81,7 +80,7 @@ fn companions_of_step(
             None if !has_fewer(kind) => return None,
             None => {
                 let (last, step) = (one(before.get(*kind)?)?, one(own.values().next()?)?.step);
-                vec![Lack::Missing(names::renumbered(&name_of(&last.path), last.step, step))]
+                vec![Lack::Missing(names::renumbered(&last.own_name(), last.step, step))]
             }
         };
         (!lacks.is_empty()).then(|| (*kind, is_small(kind), names::series(kind), lacks))
@@ -124,7 +123,7 @@ impl Held {
     /// `base`: the folder below which the files are named, if it is not that of the checkpoint.
     pub(crate) fn by(one: &Checkpoint, base: Option<&Path>) -> Held {
         let is_file = one.standing.files.contains(&one.path);
-        let base = base.unwrap_or(if is_file { beside(one) } else { &one.path });
+        let base = base.unwrap_or(if is_file { one.beside() } else { &one.path });
         let named = |file: &PathBuf| {
             let name = file.strip_prefix(base).unwrap_or(file).to_string_lossy().into_owned();
             (names::kind(&name, one.step), name)

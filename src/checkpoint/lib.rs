@@ -24,7 +24,7 @@ mod torch;
 mod zip;
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -111,6 +111,18 @@ impl Checkpoint {
     /// The name of its file or folder.
     pub(crate) fn own_name(&self) -> Cow<'_, str> {
         self.path.file_name().unwrap_or_default().to_string_lossy()
+    }
+
+    /// The folder in which the files lie that it lacks.
+    pub(crate) fn beside(&self) -> &Path {
+        match self.standing.files.as_slice() {
+            [] => &self.path,
+            [first, rest @ ..] => {
+                let mut folders = first.ancestors().skip(1);
+                let is_above = |above: &&Path| rest.iter().all(|file| file.starts_with(above));
+                folders.find(is_above).unwrap_or(&self.path)
+            }
+        }
     }
 
     /// An identity that is the same wherever the folder is mounted: 64-bit FNV-1a of name, format and step, or the time of

@@ -23,16 +23,12 @@ pub(crate) struct Searched {
     pub(crate) promised: Option<Checkpoint>,
 }
 
-pub(crate) fn name_of(path: &Path) -> String {
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
 /// The files of one folder: those of all ranks of a step are one checkpoint, and so are a model and its optimizer.
 pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
     let mut found = Vec::new();
     let mut of_ranks: BTreeMap<String, Vec<(Vec<u32>, u32, Checkpoint)>> = BTreeMap::new();
     for file in files {
-        match names::ranks(&name_of(&file.path)) {
+        match names::ranks(&file.own_name()) {
             Some((ranks, world, name)) => {
                 of_ranks.entry(name).or_default().push((ranks, world, file));
             }
@@ -61,13 +57,13 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
         } else if main.len() == 1 {
             main.extend(beside);
             let one = joined(main);
-            let series = one.as_ref().map(|one| names::series(&name_of(&one.path)));
+            let series = one.as_ref().map(|one| names::series(&one.own_name()));
             of_series.entry(series.unwrap_or_default()).or_default().extend(one);
         } else {
             found.extend(beside);
             // Each has ranks of its own.
             for one in main {
-                let kind = names::kind(&name_of(&one.path), one.step);
+                let kind = names::kind(&one.own_name(), one.step);
                 of_series.entry(kind).or_default().push(one);
             }
         }
@@ -224,7 +220,7 @@ fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec
         let (ranks, mut several): (Vec<Vec<u32>>, Vec<Checkpoint>) = several.into_iter().unzip();
         let is_alone = several.len() == 1;
         for one in &mut several {
-            let below = beside(one).strip_prefix(folder).unwrap_or(folder).to_owned();
+            let below = one.beside().strip_prefix(folder).unwrap_or(folder).to_owned();
             if !is_alone {
                 one.lacks = within(std::mem::take(&mut one.lacks), &below);
             }
@@ -236,7 +232,7 @@ fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec
     };
     let mut of_series: BTreeMap<String, Vec<Checkpoint>> = BTreeMap::new();
     for one in by_name.into_values().filter_map(of) {
-        of_series.entry(names::series(&name_of(&one.path))).or_default().push(one);
+        of_series.entry(names::series(&one.own_name())).or_default().push(one);
     }
     for series in of_series.values_mut() {
         match series.as_mut_slice() {
@@ -268,18 +264,6 @@ fn within(lacks: Vec<Lack>, folder: &Path) -> Vec<Lack> {
     lacks.into_iter().map(|lack| lack.within(&folder)).collect()
 }
 
-/// The folder in which the files lie that a checkpoint lacks.
-pub(crate) fn beside(one: &Checkpoint) -> &Path {
-    match one.standing.files.as_slice() {
-        [] => &one.path,
-        [first, rest @ ..] => {
-            let mut folders = first.ancestors().skip(1);
-            let is_above = |above: &&Path| rest.iter().all(|file| file.starts_with(above));
-            folders.find(is_above).unwrap_or(&one.path)
-        }
-    }
-}
-
 /// All that is in the folder of a step as one checkpoint.
 fn as_one(searched: Searched, above: Told) -> Checkpoint {
     let Searched { name, path, inner, promised: _ } = searched;
@@ -293,7 +277,7 @@ fn as_one(searched: Searched, above: Told) -> Checkpoint {
     let mut parts: Vec<u32> = Vec::new();
     let mut bytes = 0_u64;
     for one in inner {
-        lacks.extend(within(one.lacks.clone(), beside(&one).strip_prefix(&path).unwrap_or(&path)));
+        lacks.extend(within(one.lacks.clone(), one.beside().strip_prefix(&path).unwrap_or(&path)));
         match one.standing.files.is_empty() {
             true => files.push(one.path),
             false => files.extend(one.standing.files),

@@ -394,7 +394,7 @@ fn shards_and_indices_of_files_of_torch_are_one_checkpoint() {
 }
 
 pub(super) fn found_of(folder: &tempfile::TempDir, name: &str) -> Checkpoint {
-    let of_name = |one: &Checkpoint| one.name == std::path::Path::new(name);
+    let of_name = |one: &Checkpoint| one.name == Path::new(name);
     found(folder).into_iter().find(of_name).expect("it is found")
 }
 
