@@ -16,6 +16,15 @@ use std::collections::BTreeSet;
 use super::world::*;
 use super::{Election, voters};
 
+/// Who is there, the leader first and then those that had a seat: the order of seats and votes.
+fn order(leader: u32, agreed: &Agreed, there: &BTreeSet<u32>) -> Vec<u32> {
+    let mut order = vec![leader];
+    order.extend(agreed.seats.iter().copied().filter(|seat| there.contains(seat)));
+    let rest: Vec<u32> = there.iter().copied().filter(|one| !order.contains(one)).collect();
+    order.extend(rest);
+    order
+}
+
 impl World {
     pub(super) fn begin(&mut self, node: u32, agreed: Agreed, votes: bool) {
         let known = self.began.entry(agreed.attempt).or_insert_with(|| agreed.clone()).clone();
@@ -210,12 +219,12 @@ impl World {
                     }
                     return self.ends(node, agreed.leader == node);
                 }
-                let is_silent =
-                    |one: &Node, of: &u32| now > one.heard.get(of).map_or(0, |at| at + SILENCE);
                 if agreed.leader == node {
                     let one = &self.nodes[index(node)];
-                    let (members, silent): (Vec<u32>, Vec<u32>) =
-                        one.members.iter().partition(|member| !is_silent(one, member));
+                    let (members, silent): (Vec<u32>, Vec<u32>) = one
+                        .members
+                        .iter()
+                        .partition(|member| !is_silent(&one.heard, **member, now));
                     if is_beat {
                         members.iter().for_each(|to| self.say(node, *to, Say::Heartbeat));
                     }
@@ -223,7 +232,7 @@ impl World {
                     if matches!(self.nodes[index(node)].doing, Doing::Follows) {
                         self.renews_voters(node, agreed);
                     }
-                } else if is_silent(&self.nodes[index(node)], &agreed.leader) {
+                } else if is_silent(&self.nodes[index(node)].heard, agreed.leader, now) {
                     let one = &mut self.nodes[index(node)];
                     one.unsure_since = Some(now);
                     one.lost.insert(agreed.leader);
@@ -287,11 +296,7 @@ impl World {
         if one.renews || (is_whole && !agreed.voters.is_empty()) {
             return;
         }
-        let mut order = vec![node];
-        order.extend(agreed.seats.iter().copied().filter(|seat| one.members.contains(seat)));
-        let rest: Vec<u32> =
-            one.members.iter().copied().filter(|one| !order.contains(one)).collect();
-        order.extend(rest);
+        let order = order(node, &agreed, &one.members);
         let voters = order[..voters(order.len())].to_vec();
         if voters.is_empty() {
             return;
@@ -388,11 +393,8 @@ impl World {
         else {
             return;
         };
-        let silent: Vec<u32> = joined
-            .iter()
-            .copied()
-            .filter(|member| now > one.heard.get(member).map_or(0, |at| at + SILENCE))
-            .collect();
+        let silent: Vec<u32> =
+            joined.iter().copied().filter(|member| is_silent(&one.heard, *member, now)).collect();
         for member in silent {
             joined.remove(&member);
             voted.remove(&member);
@@ -426,11 +428,7 @@ impl World {
         }
         let is_enough = joined.len() + 1 >= seats && is_over && is_majority;
         if is_enough && offered.is_none() {
-            let mut order: Vec<u32> = vec![node];
-            order.extend(agreed.seats.iter().copied().filter(|seat| joined.contains(seat)));
-            let rest: Vec<u32> =
-                joined.iter().copied().filter(|one| !order.contains(one)).collect();
-            order.extend(rest);
+            let order = order(node, &agreed, joined);
             let voting = voters(order.len());
             let next = Agreed {
                 attempt: agreed.attempt + 1,

@@ -161,6 +161,30 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// A launcher that knows nothing.
+    fn new(instance: u32, doing: Doing) -> Node {
+        Node {
+            instance,
+            lives: true,
+            frozen_since: 0,
+            frozen_until: 0,
+            agreed: None,
+            election: None,
+            ranks: false,
+            doing,
+            heard: BTreeMap::new(),
+            dead: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            members: BTreeSet::new(),
+            votes: BTreeSet::new(),
+            renews: false,
+            unsure_since: None,
+            asked: 0,
+            rests_until: 0,
+            gave_up: false,
+        }
+    }
+
     /// Whether its host has just come out of a standstill after which others may have given it up.
     pub(super) fn was_frozen(&self, now: Time) -> bool {
         let is_long = self.frozen_until > self.frozen_since + SILENCE - 2 * HEARTBEAT - SLOWEST;
@@ -219,6 +243,11 @@ pub(super) struct World {
     pub(super) was_lost: bool,
 }
 
+/// Whether nothing was heard of this node for too long.
+pub(super) fn is_silent(heard: &BTreeMap<u32, Time>, node: u32, now: Time) -> bool {
+    now > heard.get(&node).map_or(0, |at| at + SILENCE)
+}
+
 pub(super) fn index(node: u32) -> usize {
     usize::try_from(node).expect("small")
 }
@@ -240,24 +269,10 @@ impl World {
             run: 0,
         };
         let nodes = numbers.iter().map(|node| Node {
-            instance: 0,
-            lives: true,
-            frozen_since: 0,
-            frozen_until: 0,
             agreed: Some(first.clone()),
             election: Election::new(*node, &first.voters),
             ranks: index(*node) < seats,
-            doing: Doing::Follows,
-            heard: BTreeMap::new(),
-            dead: BTreeSet::new(),
-            lost: BTreeSet::new(),
-            members: BTreeSet::new(),
-            votes: BTreeSet::new(),
-            renews: false,
-            unsure_since: None,
-            asked: 0,
-            rests_until: 0,
-            gave_up: false,
+            ..Node::new(0, Doing::Follows)
         });
         let mut world = World {
             seats,
@@ -412,26 +427,7 @@ impl World {
             return;
         }
         let instance = node.instance + 1;
-        *node = Node {
-            instance,
-            lives: true,
-            frozen_since: 0,
-            frozen_until: 0,
-            agreed: None,
-            election: None,
-            ranks: false,
-            doing: Doing::Looks { since: now },
-            heard: BTreeMap::new(),
-            dead: BTreeSet::new(),
-            lost: BTreeSet::new(),
-            members: BTreeSet::new(),
-            votes: BTreeSet::new(),
-            renews: false,
-            unsure_since: None,
-            asked: 0,
-            rests_until: 0,
-            gave_up: false,
-        };
+        *node = Node::new(instance, Doing::Looks { since: now });
         self.log(format!("{one} comes back"));
         self.after(TICK, Event::Ticks(one, instance));
     }
