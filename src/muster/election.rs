@@ -6,7 +6,7 @@
 //! cut one way. Nothing here sends, reads a clock or keeps a file: a launcher that starts again votes in no election of
 //! before.
 //!
-//! So far only simulated jobs hold elections (`tests`); jobs of real nodes wait for their node 0.
+//! A launcher holds it in its `standby`; jobs that are simulated hold many (`tests`).
 
 use std::fmt;
 
@@ -18,8 +18,8 @@ use omnipaxos::{ClusterConfig, OmniPaxos, ServerConfig};
 use omnipaxos_storage::memory_storage::MemoryStorage;
 use serde::{Deserialize, Serialize};
 
-/// Most nodes that vote: two of them may be lost.
-pub(crate) const MOST: usize = 5;
+use crate::protocol::VOTERS;
+
 /// Fewest nodes among which one may be lost.
 const FEWEST: usize = 3;
 /// Ticks after which what was not answered is sent again.
@@ -41,7 +41,7 @@ pub(crate) type Vote = Message<Next>;
 
 /// How many of `members` vote: an odd number, so that no halves are equal. Zero: too few for an election.
 pub(crate) fn voters(members: usize) -> usize {
-    match members.min(MOST) {
+    match members.min(VOTERS) {
         few if few < FEWEST => 0,
         count => count - (count + 1) % 2,
     }

@@ -120,7 +120,7 @@ fn questions(me: u32, frames: impl Iterator<Item = QuestionFrame>) {
     const ANSWER: usize = 100_000;
     let (peer, now) = (1 - me, Instant::now());
     let (reply, _replies) = std::sync::mpsc::channel();
-    let mut exchange = Exchange::new(me, [0, 1].into());
+    let mut exchange = Exchange::new((me, 0), [0, 1].into());
     exchange.ask(&Arc::from(&b"?"[..]), None, Duration::from_secs(9), reply, &|_| true, now);
     let (mut asked, mut sent, mut held, mut heard) = (0, 0, 0, 0);
     for frame in frames {
@@ -345,7 +345,7 @@ pub fn write_summary(summary: NodeSummary) -> Vec<u8> {
 /// An agreement as a node parses it.
 pub fn sent(agreement: Agreement) -> Option<Agreement> {
     let (differences, said) = (Vec::new(), Vec::new());
-    let frame = FromNode0::Agreed { agreement, differences, said, resume: None };
+    let frame = FromNode0::Agreed { agreement, differences, said, resume: None, electorate: None };
     match channel::decode(&channel::encode(&frame)) {
         Ok(FromNode0::Agreed { agreement, .. }) => Some(agreement),
         _ => None,

@@ -21,14 +21,13 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::net::connect;
 use crate::protocol::{ChannelError, Loss};
-use crate::session::Config;
 use linux::sys::{self, Clocks};
 
 /// Network partitions shorter than this are survived; a node that is silent for longer is lost.
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Factor for the silence before the start: no job runs that could hang, and node 0 may have thousands of handshakes to
 /// do.
-const BEFORE_THE_START: u32 = 4;
+pub(crate) const BEFORE_THE_START: u32 = 4;
 /// Longest interval between heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 /// The longest retransmission pause. It is the smallest value that the kernel accepts.
@@ -41,36 +40,15 @@ const KILLED: Duration = Duration::from_secs(5);
 /// Allowance for a busy node on either side.
 const ALLOWANCE: Duration = Duration::from_secs(1);
 
-impl Config {
-    /// The interval of heartbeats: at least four within the peer timeout.
-    pub fn heartbeat(&self) -> Duration {
-        heartbeat(self.peer_timeout)
-    }
-
-    /// The silence after which a node that has not started yet is lost.
-    pub(crate) fn silence_before_start(&self) -> Duration {
-        self.peer_timeout * BEFORE_THE_START
-    }
-
-    /// Time after which a store that still answers does not belong to an attempt that is being ended: by then a lost
-    /// node was noticed, and the grace period is over.
-    pub fn proof(&self) -> Duration {
-        proof(self.peer_timeout, self.grace)
-    }
-
-    /// The silence after which a node is lost: the peer timeout, the possible age of the last
-    /// heartbeat, and the time until the next retransmission.
-    pub(crate) fn longest_silence(&self) -> Duration {
-        longest_silence(self.peer_timeout)
-    }
-}
-
-fn longest_silence(peer_timeout: Duration) -> Duration {
+/// The silence after which a node is lost: the peer timeout, the possible age of the last heartbeat, and the time until the
+/// next retransmission.
+pub(crate) fn longest_silence(peer_timeout: Duration) -> Duration {
     let again = if is_capped() { RETRANSMISSION } else { peer_timeout };
     peer_timeout + heartbeat(peer_timeout) + again + ALLOWANCE
 }
 
-fn heartbeat(peer_timeout: Duration) -> Duration {
+/// The interval of heartbeats: at least four within the peer timeout.
+pub(crate) fn heartbeat(peer_timeout: Duration) -> Duration {
     HEARTBEAT.min(peer_timeout / 4)
 }
 
@@ -80,7 +58,9 @@ pub fn cut_off(grace: Duration) -> Duration {
     proof(PEER_TIMEOUT, grace)
 }
 
-fn proof(peer_timeout: Duration, grace: Duration) -> Duration {
+/// Time after which a store that still answers does not belong to an attempt that is being ended: by then a lost node was
+/// noticed, and the grace period is over.
+pub(crate) fn proof(peer_timeout: Duration, grace: Duration) -> Duration {
     longest_silence(peer_timeout) + grace + KILLED
 }
 
@@ -123,33 +103,35 @@ impl Heartbeat {
 /// The last pause of this process in which its peers may have given it up.
 #[derive(Debug)]
 pub struct Pause {
+    peer_timeout: Duration,
     looked: Clocks,
     last: Option<(Duration, Instant)>,
 }
 
 impl Pause {
-    pub fn none() -> Pause {
-        Pause { looked: Clocks::now(), last: None }
+    pub fn none(peer_timeout: Duration) -> Pause {
+        Pause { peer_timeout, looked: Clocks::now(), last: None }
     }
 
     /// Notes that a heartbeat was `late`. Must also be called when a frame was received: the clock of the heartbeats
     /// may have stood still, and then no heartbeat is late.
-    pub fn note(&mut self, late: Duration, config: &Config) {
-        self.note_at(Clocks::now(), late, config);
+    pub fn note(&mut self, late: Duration) {
+        self.note_at(Clocks::now(), late);
     }
 
-    fn note_at(&mut self, now: Clocks, late: Duration, config: &Config) {
+    fn note_at(&mut self, now: Clocks, late: Duration) {
         let before = std::mem::replace(&mut self.looked, now);
         let pause = late + now.unseen_since(&before);
         // The last heartbeat before the pause may have been an interval old.
-        if pause + config.heartbeat() >= config.longest_silence() {
+        if pause + heartbeat(self.peer_timeout) >= longest_silence(self.peer_timeout) {
             self.last = Some((pause, Instant::now()));
         }
     }
 
     /// The length of the pause if it has just ended: observations about the peers at that time are its consequence.
-    pub(crate) fn just_over(&self, config: &Config) -> Option<Duration> {
-        self.last.filter(|(_, at)| at.elapsed() < 2 * config.heartbeat()).map(|(pause, _)| pause)
+    pub(crate) fn just_over(&self) -> Option<Duration> {
+        let brief = 2 * heartbeat(self.peer_timeout);
+        self.last.filter(|(_, at)| at.elapsed() < brief).map(|(pause, _)| pause)
     }
 }
 
@@ -290,6 +272,7 @@ impl Sight {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::Config;
     use crate::tests::config;
 
     #[test]
@@ -320,19 +303,19 @@ mod tests {
             ("a paused VM", none, none, silence, true),
             ("a short sleep", none, beat, beat, false),
         ] {
-            let mut pause = Pause::none();
+            let mut pause = Pause::none(config.peer_timeout);
             let before = pause.looked;
             let now = Clocks {
                 steady: before.steady + beat + late,
                 since_boot: before.since_boot + beat + late + slept,
                 wall: before.wall + beat + late + set,
             };
-            pause.note_at(now, late, &config);
-            assert_eq!(pause.just_over(&config).is_some(), is_known, "{what}");
+            pause.note_at(now, late);
+            assert_eq!(pause.just_over().is_some(), is_known, "{what}");
             // Later events are not a consequence of the pause, and a wall clock that is set back is not a pause.
             tokio::time::advance(2 * config.heartbeat()).await;
-            pause.note_at(Clocks { wall: before.wall, ..now }, none, &config);
-            assert_eq!(pause.just_over(&config), None, "{what}");
+            pause.note_at(Clocks { wall: before.wall, ..now }, none);
+            assert_eq!(pause.just_over(), None, "{what}");
         }
     }
 

@@ -13,7 +13,6 @@
 #![deny(unsafe_code)]
 
 mod client;
-#[cfg(test)]
 mod election;
 mod foreign;
 #[cfg(any(test, feature = "fixtures"))]
@@ -26,6 +25,7 @@ mod protocol;
 mod questions;
 mod server;
 mod session;
+mod standby;
 #[cfg(test)]
 mod tests;
 
@@ -36,11 +36,12 @@ pub use keepalive::{PEER_TIMEOUT, cut_off, now};
 pub use links::endpoint::MeasureTarget;
 pub use links::{AffectedLinks, Link, Measured, Outlier, Speed, Trouble};
 pub use protocol::{
-    Again, Agreement, Cause, Decide, Difference, LinkReport, Loss, MeasureEndpoint, MemberKind,
-    Memory, NodeResult, NodeSummary, Property, Purpose, Seat, Secret, Share, Tally,
+    Again, Agreement, Cause, Decide, Difference, Electorate, Last, LinkReport, Loss, MeasureEndpoint,
+    MemberKind, Memory, NodeResult, NodeSummary, Property, Purpose, Seat, Secret, Share, Tally,
     VARIABLE as SECRET,
 };
 pub use questions::{NoAnswer, Packed, Questions};
 pub use server::compare::refuse_differences;
 pub use server::{Assembly, Gathered, Settled, gather, turn_away};
+pub use standby::{Found, Standby};
 pub use session::{Config, LostNodes, Seating, Session, SessionEvent, Without};

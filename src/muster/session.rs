@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,8 +13,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::protocol::{Again, Cause, Hello, JobKey, MemberKind, Memory, Purpose, Secret};
+use crate::protocol::{Again, Cause, Electorate, Hello, JobKey, MemberKind, Memory, Purpose, Secret};
+use crate::keepalive;
 use crate::questions::{Desk, Questions};
+use crate::standby::Standby;
+use linux::host::Host;
 use linux::pace::{Live, Pace};
 
 /// The action to take if another node runs without ranklaunch or without a muster.
@@ -42,12 +46,31 @@ pub struct Seating {
     pub avoided: BTreeSet<u32>,
 }
 
+impl Seating {
+    /// The nodes that had a seat in the last attempt and are not lost are awaited. `attempt`: the one that follows what
+    /// this node knows of lost nodes.
+    pub fn may_return(&mut self, last: &Electorate, attempt: u32) {
+        if last.attempt >= attempt {
+            // What it knows is older.
+            self.lost.clear();
+        }
+        let seats = last.seats.iter().copied();
+        self.returning = seats.filter(|node| !self.lost.contains(node)).collect();
+    }
+}
+
 /// The configuration of one node.
 #[derive(Clone)]
 pub struct Config {
     pub purpose: Purpose,
     pub unit: MemberKind,
     pub node: u32,
+    /// The node that leads: it gathers the others and decides for them.
+    pub leader: u32,
+    /// Where another leader than that of the platform gathers.
+    pub at: Option<SocketAddr>,
+    /// Only in a job with spares.
+    pub standby: Option<Standby>,
     /// Number of nodes that start ranks.
     pub nnodes: u32,
     pub seating: Seating,
@@ -87,6 +110,42 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
+    /// The interval of heartbeats: at least four within the peer timeout.
+    pub fn heartbeat(&self) -> Duration {
+        keepalive::heartbeat(self.peer_timeout)
+    }
+
+    /// The silence after which a node that has not started yet is lost.
+    pub(crate) fn silence_before_start(&self) -> Duration {
+        self.peer_timeout * keepalive::BEFORE_THE_START
+    }
+
+    /// Time after which a store that still answers does not belong to an attempt that is being ended.
+    pub fn proof(&self) -> Duration {
+        keepalive::proof(self.peer_timeout, self.grace)
+    }
+
+    /// The silence after which a node is lost.
+    pub fn longest_silence(&self) -> Duration {
+        keepalive::longest_silence(self.peer_timeout)
+    }
+
+    /// Where the leader listens for the others.
+    pub(crate) fn listens(&self) -> u16 {
+        // The address of node 0 is where the platform says that the job is found.
+        if self.node == 0 { self.port } else { 0 }
+    }
+
+    /// What this launcher keeps so that the job goes on when its leader is lost.
+    ///
+    /// # Errors
+    /// If it cannot listen.
+    pub fn stand_by(&self, host: &Arc<Host>, hostname: &str) -> std::io::Result<Standby> {
+        let hello = Hello { purpose: Purpose::Standby, ..self.hello(hostname) };
+        let found = (Arc::clone(host), self.master_addr.clone());
+        Standby::start((hello, self.secret.clone(), self.all()), found)
+    }
+
     pub fn key(&self) -> JobKey {
         JobKey { job: self.job.clone(), port: self.port, nnodes: self.nnodes }
     }
@@ -135,7 +194,7 @@ pub enum SessionCommand {
     Done,
 }
 
-/// The nodes that node 0 has lost in this attempt.
+/// The nodes that the leader has lost in this attempt.
 pub type LostNodes = Arc<Mutex<BTreeSet<u32>>>;
 
 /// The session of one attempt with the other nodes.
@@ -162,13 +221,13 @@ pub struct Ends {
 
 impl Session {
     /// Starts the session of `node` among `nodes`, those that start ranks; `run` is its task.
-    pub fn start<F>(node: u32, nodes: Arc<[u32]>, run: impl FnOnce(Ends) -> F) -> Session
+    pub fn start<F>((node, leader): (u32, u32), nodes: Arc<[u32]>, run: impl FnOnce(Ends) -> F) -> Session
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let (event_sender, events) = mpsc::unbounded_channel();
         let (commands, command_receiver) = mpsc::unbounded_channel();
-        let desk = Desk::new(node, Arc::clone(&nodes));
+        let desk = Desk::new((node, leader), Arc::clone(&nodes));
         let questions = Questions::of(&desk, node, nodes);
         let (lost, returns) = (LostNodes::default(), Arc::<AtomicBool>::default());
         let ends = Ends {
@@ -182,7 +241,7 @@ impl Session {
         Session { events, commands: Some(commands), lost, returns, questions, task }
     }
 
-    /// The nodes that node 0 loses, also after the verdict; on other nodes none.
+    /// The nodes that the leader loses, also after the verdict; on other nodes none.
     pub fn lost(&self) -> LostNodes {
         Arc::clone(&self.lost)
     }
@@ -218,7 +277,7 @@ impl Session {
         }
     }
 
-    /// Waits until node 0 has left, at most `limit`. Node 0 may still ask questions.
+    /// Waits until the leader has left, at most `limit`. It may still ask questions.
     pub async fn stay(&mut self, limit: Duration) {
         let _ = timeout(limit, &mut self.task).await;
     }

@@ -58,7 +58,7 @@ pub(super) fn plan_with(
     note_platform(settings, facts, notes);
     let contract = &facts.contract;
     let mut member = membership(settings, contract, &facts.gpus, notes)?;
-    if let Scope::Agreed { seat, .. } = scope {
+    if let Scope::Agreed { seat, .. } | Scope::ForAll { seat, .. } = scope {
         member.seat = seat;
     }
     let mut asked = asked_nproc(settings, contract)?;

@@ -188,9 +188,9 @@ impl Membership {
         self.task.as_ref().map_or(self.node_rank, |task| task.rank.0)
     }
 
-    /// Whether this is the member with rank 0, where the others meet.
+    /// Whether this is the member with rank 0, where the others meet. A node that leads in place of node 0 has its seat.
     pub fn is_master(&self) -> bool {
-        self.member() == 0
+        self.seat.unwrap_or_else(|| self.member()) == 0
     }
 
     /// Whether this launcher acts for its node: ends stale processes there, and prints what its
@@ -290,6 +290,8 @@ pub enum Scope {
         fewest: u32,
         /// Attention heads, if any node knows the number.
         heads: Option<u32>,
+        /// The seat of this node; None: its node rank.
+        seat: Option<u32>,
     },
     /// Node 0 has proposed these values.
     Agreed {

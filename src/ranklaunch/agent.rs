@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -233,6 +233,7 @@ async fn conduct(
         run: OwnRun::default(),
         notices,
         catalogue,
+        standby: OnceLock::new(),
         warned: Mutex::default(),
     };
     let heard = context.notices.clone();

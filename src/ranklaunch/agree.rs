@@ -5,7 +5,7 @@
 //! node of a job, each node plans by itself and waits for the master, unless `--muster required`
 //! forbids that. Gives the launch, with the run id that names the log folder.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use time::OffsetDateTime;
@@ -15,6 +15,7 @@ use super::agree_lines::{begins, same_elsewhere};
 use super::conductor::{Met, Start};
 use super::context::Context;
 use super::job_session::JobSession;
+use super::leadership::{Elsewhere, Leader, Leadership};
 use super::muster_config::{
     config, is_wanted, misplaced, not_encrypted, own_port, prove_route, summary, wait_for_master,
 };
@@ -26,7 +27,7 @@ use super::{collect, notify_peers};
 use linux::random;
 use muster::{
     Accepted, Again, Agreement, Assembly, Cause, Config, Difference, Joined, LostNodes,
-    NodeSummary, Seating, Settled, StoreMark,
+    NodeSummary, Seating, Settled, Standby, StoreMark,
 };
 use node::observe::Facts;
 use plan::{Plan, Resume, RunIdentity, Scope};
@@ -129,6 +130,8 @@ enum Mustered {
     Alone,
     Again(NextAttempt),
     Over(Ending),
+    /// Another node leads the job, or may: this one, which gathers there, or one that has to be looked for.
+    Elsewhere(Option<(u32, SocketAddr)>),
 }
 
 /// The plan of all nodes, or this node's own without a muster.
@@ -160,6 +163,7 @@ pub(super) async fn agree(
         }
         Mustered::Again(next) => return Ok(Met::Again(next)),
         Mustered::Over(ending) => return Ok(Met::Over(ending)),
+        Mustered::Elsewhere(_) => return Err(Refusal::internal("no leader")),
     };
     let Shared { plan, identity, session, attempt, restarts, said: _, seats } = shared;
     let OwnPlan { interactive, executable, duty, .. } = own;
@@ -211,25 +215,51 @@ async fn hold_muster(
     if let Some(warning) = misplaced(facts, plan).filter(|_| next.is_none()) {
         context.warn(&[warning]);
     }
-    if speaks {
-        context.say(&begins(&config));
-    }
-    if member.is_master() {
-        let own_ports = || {
-            own.port_taken.clone().map_or(Ok(()), Err)?;
-            own_port(context, member.master_port)?;
-            if config.port == member.master_port {
-                return Ok(());
-            }
-            own_port(context, config.port)
+    config.standby = context.standby(&config, &summary.hostname);
+    let mut leadership = Leadership::new(&config);
+    loop {
+        config.wait_timeout = leadership.left();
+        let found = match leadership.find(&config).await {
+            Ok(found) => found,
+            Err(ending) => return Ok(Mustered::Over(ending)),
         };
-        if let Err(refusal) = own_ports() {
-            notify_peers::without_a_port(context, &config, &summary.hostname, &refusal).await;
-            return Err(refusal);
+        (config.leader, config.at) = match found {
+            Leader::Me => (config.node, None),
+            Leader::OfPlatform => (0, None),
+            Leader::Other { leader, at } => (leader, Some(at)),
+        };
+        match leadership.says(found, &config) {
+            Some(line) => context.say(&line),
+            None if speaks => context.say(&begins(&config)),
+            None => {}
         }
-        lead(context, facts, plan, &config, summary, next).await
-    } else {
-        follow(context, facts, &config, &summary).await
+        if let Some(last) = config.standby.as_ref().and_then(Standby::electorate) {
+            config.seating.may_return(&last, attempt);
+        }
+        let mustered = if config.leader == config.node {
+            if config.node == 0 {
+                let own_ports = || {
+                    own.port_taken.clone().map_or(Ok(()), Err)?;
+                    own_port(context, member.master_port)?;
+                    if config.port == member.master_port {
+                        return Ok(());
+                    }
+                    own_port(context, config.port)
+                };
+                if let Err(refusal) = own_ports() {
+                    let hostname = &summary.hostname;
+                    notify_peers::without_a_port(context, &config, hostname, &refusal).await;
+                    return Err(refusal);
+                }
+            }
+            lead(context, facts, plan, &config, summary.clone(), next).await
+        } else {
+            follow(context, facts, &config, &summary, next).await
+        };
+        match mustered? {
+            Mustered::Elsewhere(found) => leadership.moved(found),
+            other => return Ok(other),
+        }
     }
 }
 
@@ -243,10 +273,18 @@ async fn lead(
     next: Option<&NextAttempt>,
 ) -> Result<Mustered, Refusal> {
     let restarts = next.map_or_else(|| context.restarts(), |next| next.restarts.clone());
-    let identity = match next.and_then(|next| next.identity.clone()) {
-        Some(identity) => identity,
-        None => run_identity(plan, &facts.contract)?,
+    let last = config.standby.as_ref().and_then(Standby::electorate);
+    let identity = match (next.and_then(|next| next.identity.clone()), &last) {
+        (Some(identity), _) => identity,
+        (None, Some(last)) => RunIdentity {
+            run_id: last.run_id.clone(),
+            timestamp: last.timestamp.clone(),
+            master_port: plan.membership.master_port,
+            resume: None,
+        },
+        (None, None) => run_identity(plan, &facts.contract)?,
     };
+    let leads_instead = config.leader != 0;
     let mut say = |line: Text| context.say(&line);
     loop {
         let gathered = match muster::gather(config, own.clone(), &mut say).await? {
@@ -255,14 +293,21 @@ async fn lead(
                 context.say(&why);
                 return Ok(Mustered::Alone);
             }
+            Assembly::Elsewhere(found) => return Ok(Mustered::Elsewhere(found)),
         };
         let differences = gathered.differences.clone();
         let same = same_elsewhere(&plan.warnings, &gathered.summaries);
         let (fewest, heads) = (gathered.fewest(), gathered.heads());
-        let planned = plan_for_all(&context.settings, facts, &differences, fewest, heads);
+        let scope = Scope::ForAll { fewest, heads, seat: leads_instead.then_some(0) };
+        let planned = plan_for_all(&context.settings, facts, &differences, scope);
         let planned = planned.and_then(|mut plan| {
             let resume = gathered.checkpoint(&plan)?;
             required(&context.settings, resume)?;
+            if let Some(own) = config.standby.as_ref().filter(|_| leads_instead) {
+                let own = own.own_address();
+                let addr = own.map_or_else(|| facts.hostname.clone(), |own| own.to_string());
+                plan.membership.master_addr = addr;
+            }
             if config.seating.spares > 0 && plan.membership.master_port == config.port {
                 // Nodes that come while the job runs find the muster where they look for it.
                 plan.membership.master_port = free_port(&plan.membership.master_addr)?;
@@ -277,7 +322,9 @@ async fn lead(
             }
         };
         let known = gathered.summaries.iter().map(|one| (one.attempt, one.tally));
-        let (known, tally) = known.max_by_key(|(attempt, _)| *attempt).unwrap_or_default();
+        let told = last.as_ref().map(|last| (last.attempt + 1, last.tally));
+        let known = known.chain(told).max_by_key(|(attempt, _)| *attempt);
+        let (known, tally) = known.unwrap_or_default();
         let attempt = restarts.count_on(known, tally);
         if attempt > own.attempt {
             context.say(&text!(
@@ -288,13 +335,14 @@ async fn lead(
         let seats = gathered.seats.clone();
         let seating = seats::said(&gathered);
         let agreement = Agreement { resume, seats, ..proposal(&plan, &identity, attempt) };
-        match gathered.agree(agreement.clone(), restarts.decide(), &mut say).await? {
+        let decides = (restarts.decide(), restarts.tally());
+        match gathered.agree(agreement.clone(), decides, &mut say).await? {
             Settled::Session(session) => {
                 // The mark is kept in torch's store, which engine `command` may not have.
                 let port = agreement.master_port;
                 let mark =
                     (!plan.engine.runs_a_command()).then(|| StoreMark { port, key: config.key() });
-                let session = JobSession::new(session, &own, mark);
+                let session = JobSession::new(session, (&own, true), mark);
                 let shared =
                     agreed(context, facts, plan, &agreement, &differences, session, restarts);
                 if next.is_none() {
@@ -303,7 +351,12 @@ async fn lead(
                 seating.iter().for_each(|line| context.say(line));
                 return Ok(Mustered::Shared(Box::new(shared)));
             }
-            Settled::Lost(why) => context.say(&why),
+            Settled::Lost(why) => {
+                context.say(&why);
+                if last.is_some() {
+                    return Ok(Mustered::Elsewhere(None));
+                }
+            }
         }
     }
 }
@@ -314,13 +367,24 @@ async fn follow(
     facts: &mut Facts,
     config: &Config,
     own: &NodeSummary,
+    next: Option<&NextAttempt>,
 ) -> Result<Mustered, Refusal> {
     let last = collect::last_resort(context.settings.probe.value);
     let mut say = |line: Text| context.say(&line);
     let mut config = config.clone();
     let mut lost: Option<Ending> = None;
+    let is_here = facts.network.master.as_ref().is_none_or(|master| master.local);
+    let elsewhere = Elsewhere::new(&config, is_here);
+    let restarts = match (&config.standby, next) {
+        (None, _) => Restarts::none(),
+        (Some(_), Some(next)) => next.restarts.clone(),
+        (Some(_), None) => context.restarts(),
+    };
     loop {
-        let joined = muster::join(&context.host, &config, own, Some(&last), &mut say).await;
+        let joined = tokio::select! {
+            joined = muster::join(&context.host, &config, own, Some(&last), &mut say) => joined,
+            found = elsewhere.wait() => return Ok(Mustered::Elsewhere(found)),
+        };
         let joined = match (joined, lost.take()) {
             // Node 0 did not come back.
             (Err(_), Some(lost)) => return Ok(Mustered::Over(lost)),
@@ -334,7 +398,7 @@ async fn follow(
                 context.say(&why);
                 return Ok(Mustered::Alone);
             }
-            Joined::Parked(parked) => match seats::wait(context, *parked, &config).await {
+            Joined::Parked(parked) => match seats::wait(context, *parked, &config, &restarts).await {
                 Waited::Again(next) => return Ok(Mustered::Again(next)),
                 Waited::Over(ending) => return Ok(Mustered::Over(ending)),
                 Waited::Lost(ending) => {
@@ -364,21 +428,35 @@ async fn follow(
             }
         };
         plan.membership.master_port = agreement.master_port;
-        match offer.accept().await? {
+        if let Some(at) = offer.leader_at().filter(|_| config.leader != 0) {
+            plan.membership.master_addr = at.to_string();
+        }
+        let decide = config.standby.as_ref().map(|_| restarts.decide());
+        match offer.accept(decide).await? {
             Accepted::Session(session) => {
-                let session = JobSession::new(session, own, None);
-                let none = Restarts::none();
-                let shared = agreed(context, facts, plan, &agreement, &differences, session, none);
+                let agreed_last = config.standby.as_ref().and_then(Standby::electorate);
+                if let Some(last) = agreed_last {
+                    restarts.count_on(last.attempt, last.tally);
+                }
+                let session = JobSession::new(session, (own, false), None);
+                let restarts = restarts.clone();
+                let shared =
+                    agreed(context, facts, plan, &agreement, &differences, session, restarts);
                 return Ok(Mustered::Shared(Box::new(Shared { said, ..shared })));
             }
             Accepted::Alone(why) => {
                 context.say(&why);
                 return Ok(Mustered::Alone);
             }
-            Accepted::Lost => context.say(&text!(
-                "the connection to node 0 was lost during the agreement; joining again",
-                "协商过程中与节点 0 的连接断开；重新加入"
-            )),
+            Accepted::Lost => {
+                context.say(&text!(
+                    "the connection to node 0 was lost during the agreement; joining again",
+                    "协商过程中与节点 0 的连接断开；重新加入"
+                ));
+                if config.standby.as_ref().is_some_and(|one| one.electorate().is_some()) {
+                    return Ok(Mustered::Elsewhere(None));
+                }
+            }
         }
     }
 }
@@ -434,18 +512,17 @@ fn resume(facts: &Facts, agreement: &Agreement) -> Option<Resume> {
     found.iter().find(|one| Some(one.digest) == agreement.resume).map(Resume::from)
 }
 
-/// Node 0's plan for all nodes. `fewest`: the smallest number of processes that some node can run.
+/// The leader's plan for all nodes. `scope`: [`Scope::ForAll`].
 pub(super) fn plan_for_all(
     settings: &Settings,
     facts: &Facts,
     differences: &[Difference],
-    fewest: u32,
-    heads: Option<u32>,
+    scope: Scope,
 ) -> Result<Plan, Refusal> {
     if settings.muster.value == Need::Required {
         muster::refuse_differences(differences)?;
     }
-    decide(settings, facts, Scope::ForAll { fewest, heads }).plan(Stage::BeforeStart)
+    decide(settings, facts, scope).plan(Stage::BeforeStart)
 }
 
 /// The values of a plan that hold for all nodes.

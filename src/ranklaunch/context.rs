@@ -16,6 +16,7 @@ use diagnose::Catalogue;
 use linux::host::Host;
 use linux::pace::{Live, Pace};
 use logs::Console;
+use muster::{Config, Standby};
 use monitor::status::StatusBoard;
 use report::journal::Journal;
 use report::start::Remarks;
@@ -60,6 +61,8 @@ pub(super) struct Context {
     pub(super) socket: RunSocket,
     /// The catalogue of failures, where the profile adds rows to the built-in one.
     pub(super) catalogue: Option<&'static Catalogue>,
+    /// What this launcher keeps of a job with spares.
+    pub(super) standby: OnceLock<Standby>,
     /// The warnings that this console showed, to repeat them after a failure.
     pub(super) warned: Mutex<Vec<Warning>>,
 }
@@ -87,6 +90,21 @@ impl Context {
         };
         let restarts = Restarts::new(limits, self.retry_rules.clone());
         restarts.with(self.notices.clone(), self.saves.clone())
+    }
+
+    /// What this launcher keeps so that a job with spares goes on without its leader; None: the job has none, or nothing
+    /// can be listened on.
+    pub(super) fn standby(&self, config: &Config, hostname: &str) -> Option<Standby> {
+        if config.seating.spares == 0 {
+            return None;
+        }
+        if self.standby.get().is_none() {
+            match config.stand_by(&self.host, hostname) {
+                Ok(standby) => drop(self.standby.set(standby)),
+                Err(error) => tracing::warn!(%error, "the job ends with its leader"),
+            }
+        }
+        self.standby.get().cloned()
     }
 
     pub(super) fn say(&self, text: &Text) {

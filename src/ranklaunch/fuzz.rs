@@ -110,7 +110,8 @@ pub fn agreement(data: &[u8]) -> bool {
     }
     let Ok((differences, fewest, heads)) = fuzz::compared(&cards) else { return false };
     let [(settings, facts, _), ..] = nodes.as_slice() else { return false };
-    let Ok(plan) = plan_for_all(settings, facts, &differences, fewest, heads) else { return false };
+    let scope = Scope::ForAll { fewest, heads, seat: None };
+    let Ok(plan) = plan_for_all(settings, facts, &differences, scope) else { return false };
     let identity = RunIdentity {
         run_id: "run-1".to_owned(),
         timestamp: "20250102-030405".to_owned(),

@@ -63,6 +63,8 @@ async fn done(explaining: &mut Option<Explaining<'_>>) -> Option<Ending> {
 pub(super) struct JobSession {
     session: Session,
     node: u32,
+    /// Whether this node leads the job.
+    leads: bool,
     /// For a task: the node rank of its node.
     on: Option<u32>,
     hostname: String,
@@ -76,10 +78,15 @@ pub(super) struct JobSession {
 
 impl JobSession {
     /// `own` is the summary that this node sent to the others.
-    pub(super) fn new(session: Session, own: &NodeSummary, mark: Option<StoreMark>) -> JobSession {
+    pub(super) fn new(
+        session: Session,
+        (own, leads): (&NodeSummary, bool),
+        mark: Option<StoreMark>,
+    ) -> JobSession {
         JobSession {
             session,
             node: own.node,
+            leads,
             on: own.seat.map(|seat| seat.node),
             hostname: own.hostname.clone(),
             mark,
@@ -314,9 +321,8 @@ impl JobSession {
         self.session.lost()
     }
 
-    /// Whether this is node 0.
     pub(super) fn leads(&self) -> bool {
-        self.node == 0
+        self.leads
     }
 
     /// Answers node 0 until it leaves, at most `timeout`.

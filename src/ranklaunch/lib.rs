@@ -50,6 +50,7 @@ mod here;
 mod job_session;
 mod job_verdict;
 mod last_places;
+mod leadership;
 mod live;
 mod live_diagnosis;
 mod muster_config;

@@ -406,6 +406,10 @@ impl Restarts {
         self.policy().tally.without_progress = attempts;
     }
 
+    pub(super) fn tally(&self) -> Tally {
+        self.policy().tally
+    }
+
     /// The decision function for the muster, which calls it once per attempt.
     pub(super) fn decide(&self) -> Decide {
         let restarts = self.clone();

@@ -2,12 +2,12 @@
 //! to know of them.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::job_verdict::judged;
 use super::restart::{NextAttempt, Restarts};
-use muster::{Again, Cause, Config, Gathered, Parked, Seating, Unparked};
+use muster::{Again, Cause, Config, Gathered, Parked, Seating, Standby, Unparked};
 use plan::Plan;
 use report::Ending;
 use text::lang::Text;
@@ -29,30 +29,50 @@ pub(super) enum Waited {
 }
 
 /// Waits until a seat may be free or the job has ended.
-pub(super) async fn wait(context: &Context, parked: Parked, config: &Config) -> Waited {
+pub(super) async fn wait(
+    context: &Context,
+    parked: Parked,
+    config: &Config,
+    restarts: &Restarts,
+) -> Waited {
     let (node, seats) = (config.node, config.nnodes);
     context.say(&text!(
         "node {node} is a spare: all {seats} seats are taken, and it waits for one that becomes free",
         "节点 {node} 为备用节点：{seats} 个席位已满，等待空出的席位"
     ));
+    let began = Instant::now();
     match parked.wait().await {
         Unparked::AllDone => Waited::Over(Ending::not_needed()),
         Unparked::Verdict { again: Some(again), .. } => {
             let seating = Seating { spares: config.seating.spares, ..Seating::default() };
-            let (Again { attempt, tally, .. }, restarts) = (again, Restarts::none());
+            let (Again { attempt, tally, .. }, restarts) = (again, restarts.clone());
             Waited::Again(NextAttempt { attempt, identity: None, restarts, tally, seating })
         }
         Unparked::Verdict { cause, again: None } => Waited::Over(of_others(config, *cause)),
         Unparked::Lost(loss) => {
             let (host, silence) = (&config.master_addr, config.peer_timeout);
-            let cause = Cause::lost((0, None), host, loss, None, silence, muster::now());
+            let (leader, now) = ((config.leader, None), muster::now());
+            let mut cause = Cause::lost(leader, host, loss, None, silence, now);
+            let last = config.standby.as_ref().filter(|standby| standby.can_go_on());
+            if let Some(last) = last.and_then(Standby::electorate) {
+                restarts.count_on(last.attempt, last.tally);
+                let mut decide = restarts.decide();
+                if let Some(again) = decide(&mut cause, began.elapsed(), true) {
+                    let (Again { attempt, tally, .. }, restarts) = (again, restarts.clone());
+                    tokio::time::sleep(Duration::from_millis(again.pause)).await;
+                    let (spares, lost) = (config.seating.spares, [config.leader].into());
+                    let seating = Seating { spares, lost, ..Seating::default() };
+                    let next = NextAttempt { attempt, identity: None, restarts, tally, seating };
+                    return Waited::Again(next);
+                }
+            }
             Waited::Lost(of_others(config, cause))
         }
     }
 }
 
 /// The end of a node without a seat when the job failed elsewhere.
-fn of_others(config: &Config, cause: Cause) -> Ending {
+pub(super) fn of_others(config: &Config, cause: Cause) -> Ending {
     let stop = Some(StopReason::OtherNode);
     let own = Ending::of(&Outcome { stop, ..Outcome::default() });
     judged(config.node, None, own, Some(&(cause, None))).ending

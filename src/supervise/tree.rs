@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -94,16 +95,22 @@ pub(super) fn below_waiting(all: &BTreeMap<i32, Process>, root: i32) -> Vec<&Pro
     found
 }
 
-/// Whether the main thread is inside wait4(2) or waitid(2) (/proc/PID/syscall of proc_pid_syscall(5)); false if that
-/// cannot be read.
+/// Whether the main thread is inside wait4(2) or waitid(2); false if that cannot be read.
 fn is_waiting(pid: i32) -> bool {
+    call(pid).is_some_and(|number| WAITS.contains(&number))
+}
+
+/// The number of the system call in which the main thread is (/proc/PID/syscall of proc_pid_syscall(5)); None if it runs
+/// or that cannot be read.
+fn call(pid: i32) -> Option<u64> {
     let call = std::fs::read_to_string(format!("{PROC}/{pid}/syscall")).unwrap_or_default();
-    let number = call.split_whitespace().next().and_then(|number| number.parse().ok());
-    number.is_some_and(|number: u64| WAITS.contains(&number))
+    call.split_whitespace().next().and_then(|number| number.parse().ok())
 }
 
 /// The numbers of wait4(2) and waitid(2).
 const WAITS: [u64; 2] = if cfg!(target_arch = "x86_64") { [61, 247] } else { [260, 95] };
+/// The numbers of clone(2), clone3(2) and, where there is one, vfork(2).
+const FORKS: [u64; 3] = if cfg!(target_arch = "x86_64") { [56, 435, 58] } else { [220, 435, 435] };
 
 /// proc_uptime(5), in the unit of start times: USER_HZ is 100 on every architecture but alpha and ia64.
 fn ticks_since_boot() -> u64 {
@@ -144,13 +151,52 @@ impl Handled {
 }
 
 /// None if the masks cannot be read.
+///
+/// A program that starts another one blocks all signals for that moment (posix_spawn(3), CPython's `subprocess`), and
+/// handles none of them. So it is looked at again, and while it is inside the fork, nothing that is blocked counts.
 pub(super) fn handled(pid: i32) -> Option<Handled> {
-    let status = std::fs::read_to_string(format!("{PROC}/{pid}/status")).ok()?;
-    let mask = |name: &str| {
-        let mask = status.lines().find_map(|line| line.strip_prefix(name))?.trim();
-        u64::from_str_radix(mask, 16).ok()
-    };
-    Some(Handled { caught: mask("SigCgt:")? | mask("SigBlk:")?, ignored: mask("SigIgn:")? })
+    let mut masks = Masks::of(pid)?;
+    for _ in 0..FORKING {
+        if !masks.blocks_all() || is_forking(pid) {
+            break;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+        masks = Masks::of(pid)?;
+    }
+    let blocked = if masks.blocks_all() && is_forking(pid) { 0 } else { masks.blocked };
+    Some(Handled { caught: masks.caught | blocked, ignored: masks.ignored })
+}
+
+/// Looks at a process that blocks everything: before and after the fork that takes it a moment.
+const FORKING: u32 = 5;
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+fn is_forking(pid: i32) -> bool {
+    call(pid).is_some_and(|number| FORKS.contains(&number))
+}
+
+/// The masks of the main thread in proc_pid_status(5).
+struct Masks {
+    caught: u64,
+    blocked: u64,
+    ignored: u64,
+}
+
+impl Masks {
+    fn of(pid: i32) -> Option<Masks> {
+        let status = std::fs::read_to_string(format!("{PROC}/{pid}/status")).ok()?;
+        let mask = |name: &str| {
+            let mask = status.lines().find_map(|line| line.strip_prefix(name))?.trim();
+            u64::from_str_radix(mask, 16).ok()
+        };
+        let (caught, blocked) = (mask("SigCgt:")?, mask("SigBlk:")?);
+        Some(Masks { caught, blocked, ignored: mask("SigIgn:")? })
+    }
+
+    /// Even SIGSEGV is blocked, which nobody awaits.
+    fn blocks_all(&self) -> bool {
+        self.blocked >> (Signal::SEGV.as_raw() - 1) & 1 == 1
+    }
 }
 
 /// Sends `signal` to exactly this process; false if it has ended. Nearly all processes are our own children, whose
@@ -362,6 +408,44 @@ mod tests {
             assert!(handles.has(term) && !handles.has(hup) && !handles.ignores(hup));
             drop(shell.stdin.take());
             shell.wait().expect("it is reaped");
+        }
+    }
+
+    #[test]
+    fn signals_blocked_during_a_fork_are_not_handled() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // The child waits for a writer before it runs its program, and the parent with it.
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.expect("mkfifo starts").success());
+        let forks = format!(
+            "os.posix_spawn('/bin/true', ['true'], {{}}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, '{}', os.O_RDONLY, 0)])",
+            pipe.display()
+        );
+        // A program whose other threads take the signals.
+        let blocks = "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)); input()";
+        for (does, handles) in [(forks.as_str(), false), (blocks, true)] {
+            let script = format!("import os, signal; print('ready', flush=True); {does}");
+            let mut python = std::process::Command::new("python3")
+                .args(["-c", &script])
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .expect("python3 starts");
+            let mut ready = [0];
+            let mut out = python.stdout.take().expect("it is a pipe");
+            std::io::Read::read_exact(&mut out, &mut ready).expect("it is ready");
+            let pid = python.id().cast_signed();
+            while !Masks::of(pid).is_some_and(|masks| masks.blocks_all()) {
+                std::thread::yield_now();
+            }
+            let term = Signal::TERM.as_raw();
+            assert_eq!(handled(pid).map(|it| it.has(term)), Some(handles), "{does}");
+            if !handles {
+                std::fs::write(&pipe, "").expect("the child opens its end");
+            }
+            drop(python.stdin.take());
+            python.wait().expect("it is reaped");
         }
     }
 

@@ -16,7 +16,7 @@ use crate::judge::bytes;
 use crate::servers::Server;
 
 /// Time limit for the first file of a writer, which comes after its imports, and for the first three checkpoints.
-const FIRST: Duration = Duration::from_secs(120);
+const FIRST: Duration = Duration::from_secs(400);
 /// Shortest time without a change after which a writer counts as ended or as waiting.
 const STILL: Duration = Duration::from_millis(300);
 

@@ -55,13 +55,16 @@ impl Connection {
             longest: config.silence_before_start(),
             reported: None,
             memory: None,
-            pause: Pause::none(),
+            pause: Pause::none(config.peer_timeout),
             alive: None,
         }
     }
 
     /// Opens a port by which node 0 can tell that this agent lives, and gives the port number.
     pub(crate) fn open_port(&mut self) -> Option<u16> {
+        if let Some(standby) = &self.config.standby {
+            return Some(standby.port());
+        }
         self.alive = on_all_addresses(0).ok();
         self.alive.as_ref()?.local_addr().ok().map(|address| address.port())
     }
@@ -111,12 +114,12 @@ impl Connection {
                 // First, because answers of other nodes may come without a pause.
                 late = self.heartbeat.due() => {
                     self.heard += late;
-                    self.pause.note(late, &self.config);
+                    self.pause.note(late);
                     self.reported = (self.config.memory)();
                     self.send(&FromMember::Heartbeat { memory: self.reported }).await;
                 }
                 frame = self.channel.receive() => {
-                    self.pause.note(self.heartbeat.overdue(), &self.config);
+                    self.pause.note(self.heartbeat.overdue());
                     self.heard = Instant::now();
                     match frame? {
                         FromNode0::Ping => self.send(&FromMember::Pong).await,

@@ -1,7 +1,7 @@
 //! Joins the muster on every node but node 0: finds node 0, sends the summary, gets the agreement or the request to
 //! measure links, and answers it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
@@ -19,10 +19,11 @@ use crate::names::LastResort;
 use crate::net::{DialError, Dialer, Seen, Target, connect, jitter, second_port};
 use crate::protocol::handshake::{self, Rejection};
 use crate::protocol::{
-    Again, Agreement, Cause, Channel, Difference, FromMember, FromNode0, LinkReport, Loss,
-    NodeSummary,
+    Again, Agreement, Cause, Channel, Decide, Difference, Electorate, FromMember, FromNode0, Last,
+    LinkReport, Loss, NodeSummary,
 };
 use crate::session::{Config, Session};
+use crate::standby::Standby;
 use linux::host::Host;
 use linux::pace::with_lines;
 use text::lang::Text;
@@ -59,8 +60,10 @@ pub async fn join(
 ) -> Result<Joined, Refusal> {
     let seen = Seen::nothing();
     let deadline = Instant::now() + config.wait_timeout;
-    let target =
-        Target { host, address: &config.master_addr, port: config.port, last_resort, deadline };
+    let at = config.at.map(|at| (at.ip().to_string(), at.port()));
+    let (address, port) =
+        at.as_ref().map_or((config.master_addr.as_str(), config.port), |(ip, port)| (ip, *port));
+    let target = Target { host, address, port, last_resort, deadline };
     let holder = Holder::new(config, &seen);
     let search = Search { config, summary, seen: &seen, deadline, holder };
     let progress = |waited| {
@@ -223,7 +226,11 @@ impl Search<'_> {
         Err(Step::NotAdmitted(None))
     }
 
-    /// Sends this node's identity and waits for node 0's decision.
+    fn last(&self) -> Option<Box<Last>> {
+        self.config.standby.as_ref().and_then(Standby::last).map(Box::new)
+    }
+
+    /// Sends this node's identity and waits for the leader's decision.
     async fn introduce(
         &mut self,
         peer: SocketAddr,
@@ -236,6 +243,7 @@ impl Search<'_> {
         connection.send(&FromMember::Hello(self.config.hello(&hostname))).await;
         // Offset from our clock to node 0's, once it has admitted us.
         let mut offset = None;
+        let mut sent: Option<NodeSummary> = None;
         let refusal = loop {
             match connection.next().await {
                 Ok(FromNode0::Welcome { at, wall }) => {
@@ -246,10 +254,14 @@ impl Search<'_> {
                     offset = Some(behind(at, asked, way));
                     let clock_offset = behind(wall, asked_wall, way);
                     let alive = connection.open_port();
-                    let summary = NodeSummary { clock_offset, alive, ..self.summary.clone() };
-                    connection.send(&FromMember::Summary(Box::new(summary))).await;
+                    let last = self.last();
+                    sent = Some(NodeSummary { clock_offset, alive, last, ..self.summary.clone() });
+                    if let Some(summary) = sent.clone() {
+                        connection.send(&FromMember::Summary(Box::new(summary))).await;
+                    }
                 }
-                Ok(FromNode0::Agreed { agreement, differences, said, resume }) => {
+                Ok(FromNode0::Agreed { agreement, differences, said, resume, electorate }) => {
+                    let electorate = electorate.map(|one| seen_from_here(one, peer));
                     let resume = resume
                         .map(|point| Resumption::new(self.config, &hostname, point, peer.ip()));
                     let offset = offset.unwrap_or_default();
@@ -262,6 +274,7 @@ impl Search<'_> {
                         connection,
                         offset,
                         resume,
+                        electorate,
                         me,
                     };
                     return Step::Joined(Joined::Offer(Box::new(offer)));
@@ -270,7 +283,20 @@ impl Search<'_> {
                     let session = MeasureSession { connection, hostname, token };
                     return Step::Joined(Joined::Measure(Box::new(session)));
                 }
-                Ok(FromNode0::Park) => {
+                // The leader of the next attempt knows one more than this node, which votes on what follows that.
+                Ok(FromNode0::Missed(electorate)) => {
+                    if let (Some(standby), Some(summary)) = (&self.config.standby, &sent)
+                        && standby.learn(*electorate)
+                    {
+                        standby.follow(self.config.leader);
+                        let summary = NodeSummary { last: self.last(), ..summary.clone() };
+                        connection.send(&FromMember::Summary(Box::new(summary))).await;
+                    }
+                }
+                Ok(FromNode0::Park { electorate, votes }) => {
+                    if let (Some(standby), Some(last)) = (&self.config.standby, electorate) {
+                        standby.begin(*seen_from_here(last, peer), votes);
+                    }
                     let connection = connection.started();
                     return Step::Joined(Joined::Parked(Box::new(Parked { connection })));
                 }
@@ -300,6 +326,15 @@ impl Search<'_> {
     }
 }
 
+/// The agreement with the leader's address as this node has just reached it.
+fn seen_from_here(mut electorate: Box<Electorate>, peer: SocketAddr) -> Box<Electorate> {
+    let leader = electorate.leader;
+    if let Some(place) = electorate.places.get_mut(&leader) {
+        place.set_ip(peer.ip().to_canonical());
+    }
+    electorate
+}
+
 /// The lead of another clock over ours. The other clock showed `theirs`; ours showed `asked` when the question was
 /// sent; `way` is the round trip. An offset within the round trip counts as zero, since a slow answer must not reverse
 /// the order of two failures.
@@ -321,6 +356,7 @@ pub struct Offer {
     /// Milliseconds from our clock to node 0's clock.
     pub offset: i64,
     pub resume: Option<Resumption>,
+    electorate: Option<Box<Electorate>>,
     pub me: run::Me,
 }
 
@@ -334,12 +370,17 @@ pub enum Accepted {
 }
 
 impl Offer {
-    /// Accepts the offer, and waits until all other nodes have accepted.
+    /// Where the leader was reached.
+    pub fn leader_at(&self) -> Option<IpAddr> {
+        self.connection.stream().peer_addr().ok().map(|at| at.ip().to_canonical())
+    }
+
+    /// Accepts the offer, and waits until all other nodes have accepted. `decide`: what follows if the leader is lost.
     ///
     /// # Errors
     /// If another node cannot accept.
-    pub async fn accept(self) -> Result<Accepted, Refusal> {
-        let Offer { mut connection, me, offset, resume, agreement, .. } = self;
+    pub async fn accept(self, decide: Option<Decide>) -> Result<Accepted, Refusal> {
+        let Offer { mut connection, me, offset, resume, agreement, electorate, .. } = self;
         let nodes = agreement.nodes();
         connection.send(&FromMember::Accept).await;
         loop {
@@ -352,9 +393,14 @@ impl Offer {
             }
         }
         let connection = connection.started();
-        let node = connection.config.node;
-        let session =
-            Session::start(node, nodes, |ends| run::run(connection, me, offset, resume, ends));
+        let Config { node, leader, standby, .. } = &connection.config;
+        if let (Some(standby), Some(agreed)) = (standby, electorate) {
+            standby.begin(*agreed, true);
+        }
+        let (node, leader) = (*node, *leader);
+        let session = Session::start((node, leader), nodes, |ends| {
+            run::run((connection, offset, resume), me, decide, ends)
+        });
         Ok(Accepted::Session(session))
     }
 
@@ -385,16 +431,20 @@ pub enum Unparked {
 impl Parked {
     /// Waits until a seat may be free or the job has ended.
     pub async fn wait(mut self) -> Unparked {
-        loop {
+        let unparked = loop {
             match self.connection.next().await {
-                Ok(FromNode0::AllDone) => return Unparked::AllDone,
+                Ok(FromNode0::AllDone) => break Unparked::AllDone,
                 Ok(FromNode0::Verdict { cause, again }) => {
-                    return Unparked::Verdict { cause: Box::new(cause), again };
+                    break Unparked::Verdict { cause: Box::new(cause), again };
                 }
                 Ok(_) => {}
-                Err(lost) => return Unparked::Lost(lost.loss()),
+                Err(lost) => break Unparked::Lost(lost.loss()),
             }
+        };
+        if let Some(standby) = &self.connection.config.standby {
+            standby.ended(matches!(unparked, Unparked::Lost(_)));
         }
+        unparked
     }
 }
 

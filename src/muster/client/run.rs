@@ -6,16 +6,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc::error::TryRecvError;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::connection::{Connection, Received, Resumption};
 use crate::keepalive::{Cut, now};
 use crate::protocol::{
-    Cause, Channel, ChannelError, FromMember, FromNode0, Loss, MemberKind, Memory,
+    Cause, Channel, ChannelError, Decide, FromMember, FromNode0, Loss, MemberKind, Memory,
 };
 use crate::questions::frames::QuestionFrame;
 use crate::questions::{Event, Outgoing};
 use crate::session::{Ends, SessionCommand, SessionEvent};
+use crate::standby::Standby;
 
 /// Interval at which this node reads its memory use.
 const WATCH: Duration = Duration::from_millis(500);
@@ -26,6 +27,8 @@ const WATCH: Duration = Duration::from_millis(500);
 struct Said {
     failed: Option<Cause>,
     done: bool,
+    /// Not a report: the ranks must stop, and the verdict is to follow.
+    is_stopped: bool,
 }
 
 impl Said {
@@ -53,19 +56,20 @@ impl Said {
 pub(crate) type Me = (String, Option<u32>);
 
 /// Runs until the conductor leaves. `offset`: milliseconds from our clock to node 0's clock.
+/// `decide`: what follows if node 0 is lost.
 pub(crate) async fn run(
-    mut connection: Connection,
+    (mut connection, offset, resumption): (Connection, i64, Option<Resumption>),
     me: Me,
-    offset: i64,
-    resumption: Option<Resumption>,
+    mut decide: Option<Decide>,
     mut ends: Ends,
 ) {
-    let mut said = Said::default();
+    let began = Instant::now();
+    let (mut said, mut is_leaderless) = (Said::default(), false);
     if let Some(resumption) = &resumption {
         resumption.reach(&connection.config);
     }
     while let Err(lost) = follow(&mut connection, offset, &mut ends, &mut said).await {
-        let pause = connection.pause.just_over(&connection.config);
+        let pause = connection.pause.just_over();
         let loss = match (&lost, &resumption) {
             (ChannelError::Silent, _) | (_, None) => lost.loss(),
             (error, Some(resumption)) => {
@@ -85,13 +89,23 @@ pub(crate) async fn run(
             }
         };
         let _ = ends.events.send(SessionEvent::Stop);
+        // A node of which the leader had not yet told may still run ranks.
+        let loss = if said.is_stopped && loss == Loss::Died { Loss::Cut } else { loss };
         // Our own failure precedes the loss of node 0.
-        let cause = said.failed.take().unwrap_or_else(|| {
+        let mut cause = said.failed.take().unwrap_or_else(|| {
             let host = resumption.as_ref().map(|one| one.hostname.as_str());
             node_lost(&connection, &me, host, loss, pause, offset)
         });
-        let _ = ends.events.send(SessionEvent::Verdict { cause: Box::new(cause), again: None });
+        let standby = connection.config.standby.as_ref();
+        let decide = decide.as_mut().filter(|_| standby.is_some_and(Standby::can_go_on));
+        // A node that stood still for long may have been the only one that was lost.
+        is_leaderless = true;
+        let again = decide.and_then(|decide| decide(&mut cause, began.elapsed(), true));
+        let _ = ends.events.send(SessionEvent::Verdict { cause: Box::new(cause), again });
         break;
+    }
+    if let Some(standby) = &connection.config.standby {
+        standby.ended(is_leaderless);
     }
     let returns = ends.returns.load(Ordering::Relaxed);
     connection.send(&FromMember::Bye { returns }).await;
@@ -161,7 +175,10 @@ async fn follow(
         };
         match received {
             Received::Frame(frame) => match *frame {
-                FromNode0::Stop => drop(events.send(SessionEvent::Stop)),
+                FromNode0::Stop => {
+                    said.is_stopped = true;
+                    let _ = events.send(SessionEvent::Stop);
+                }
                 FromNode0::Verdict { cause, again } => {
                     let cause = explained(cause, connection);
                     let _ = events.send(SessionEvent::Verdict { cause: Box::new(cause), again });
@@ -171,7 +188,7 @@ async fn follow(
                     let _ = events.send(SessionEvent::AllDone);
                     is_judged = true;
                 }
-                FromNode0::Question(frame) => queue(&mut later, desk.hear(0, frame, &|_| true)),
+                FromNode0::Question(frame) => queue(&mut later, desk.hear(connection.config.leader, frame, &|_| true)),
                 _ => {}
             },
             Received::Other(Own::Question(event)) => {
@@ -205,7 +222,7 @@ fn queue(later: &mut VecDeque<QuestionFrame>, frames: Vec<Outgoing>) {
 /// The verdict. If it names this node because of a pause of this process, the pause is added as the reason.
 fn explained(cause: Cause, connection: &Connection) -> Cause {
     let config = &connection.config;
-    match connection.pause.just_over(config) {
+    match connection.pause.just_over() {
         Some(pause) if cause.node == config.node && cause.loss.is_some() => cause.of_pause(pause),
         _ => cause,
     }
@@ -231,7 +248,7 @@ fn node_lost(
         None => {
             let on = (config.unit == MemberKind::Task).then_some(0);
             let host = host.unwrap_or(&config.master_addr);
-            Cause::lost((0, on), host, loss, connection.memory, silence, at)
+            Cause::lost((config.leader, on), host, loss, connection.memory, silence, at)
         }
     }
 }

@@ -290,7 +290,7 @@ mod tests {
         let (token, hostname) = ("a1".to_owned(), "host-0".to_owned());
         let resume = Some(ResumePoint { port: 4711, token, hostname });
         let (differences, said) = (Vec::new(), vec![1, u64::MAX]);
-        FromNode0::Agreed { agreement, differences, said, resume }
+        FromNode0::Agreed { agreement, differences, said, resume, electorate: None }
     }
 
     fn from_member() -> Vec<FromMember> {

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::cause::{Cause, Memory, sanitize, sanitize_refusal, sanitize_text};
+use super::electorate::{Electorate, Leads};
 use super::summary::{Difference, LinkReport, NodeSummary, Tally};
 use crate::links::Link;
 use crate::questions::frames::QuestionFrame;
@@ -56,6 +57,18 @@ pub enum FromMember {
         memory: Option<Memory>,
     },
     Question(QuestionFrame),
+    /// To the listener of a standby: a vote on what follows the agreement with this token.
+    Vote {
+        token: String,
+        vote: String,
+    },
+    /// To the listener of a standby.
+    WhoLeads,
+    /// To a launcher that knows nothing of the job or less: the sender leads, and gathers on this port.
+    Leads {
+        port: u16,
+        attempt: u32,
+    },
 }
 
 /// From node 0 to any other node.
@@ -80,10 +93,23 @@ pub enum FromNode0 {
         /// None: a connection that is cut cannot be resumed.
         #[serde(default)]
         resume: Option<ResumePoint>,
+        /// Only in a job with spares.
+        #[serde(default)]
+        electorate: Option<Box<Electorate>>,
     },
     Go,
     /// All seats are taken: the node waits until one is free, or the job has ended.
-    Park,
+    Park {
+        #[serde(default)]
+        electorate: Option<Box<Electorate>>,
+        /// The node was there when that was agreed, so it has a vote if it is named.
+        #[serde(default)]
+        votes: bool,
+    },
+    /// The agreement after which the sender gathers, which the receiver has missed.
+    Missed(Box<Electorate>),
+    /// The answer to [`FromMember::WhoLeads`].
+    Leads(Leads),
     Ping,
     /// A node failed: the ranks must stop, and the verdict follows.
     Stop,
@@ -118,6 +144,8 @@ pub enum Purpose {
     Check,
     /// A node measures one link to another node.
     Measure,
+    /// A launcher of a job with spares votes, asks who leads, or says so.
+    Standby,
 }
 
 /// The first frame of a node.
@@ -160,6 +188,9 @@ impl Message for FromMember {
             FromMember::Measured(link) => link.sanitize(),
             FromMember::Question(frame) => return frame.check(),
             FromMember::Accept
+            | FromMember::Vote { .. }
+            | FromMember::WhoLeads
+            | FromMember::Leads { .. }
             | FromMember::Done
             | FromMember::Bye { .. }
             | FromMember::Pong
@@ -186,16 +217,24 @@ impl Message for FromNode0 {
             FromNode0::Verdict { cause, .. } => cause.sanitize(),
             FromNode0::Report(report) => report.sanitize(),
             FromNode0::Question(frame) => return frame.check(),
-            FromNode0::Agreed { agreement, differences, resume, .. } => {
-                if !agreement.is_sound() {
+            FromNode0::Agreed { agreement, differences, resume, electorate, .. } => {
+                let is_sound = electorate.as_ref().is_none_or(|one| one.is_sound());
+                if !agreement.is_sound() || !is_sound {
                     return Err("an agreement that cannot be");
                 }
                 resume.iter_mut().for_each(|point| sanitize(&mut point.hostname));
                 differences.iter_mut().for_each(Difference::sanitize);
             }
+            FromNode0::Park { electorate: Some(electorate), .. }
+            | FromNode0::Missed(electorate) => {
+                if !electorate.is_sound() {
+                    return Err("an agreement that cannot be");
+                }
+            }
             FromNode0::Welcome { .. }
             | FromNode0::Go
-            | FromNode0::Park
+            | FromNode0::Park { electorate: None, .. }
+            | FromNode0::Leads(_)
             | FromNode0::Ping
             | FromNode0::Stop
             | FromNode0::AllDone
@@ -211,10 +250,10 @@ impl Message for FromNode0 {
             FromNode0::Verdict { cause, again } => {
                 Some(FromNode0::Verdict { cause: cause.without_lines(), again: *again })
             }
-            FromNode0::Agreed { agreement, resume, .. } => {
+            FromNode0::Agreed { agreement, resume, electorate, .. } => {
                 let (agreement, resume) = (agreement.clone(), resume.clone());
-                let (differences, said) = (Vec::new(), Vec::new());
-                Some(FromNode0::Agreed { agreement, differences, said, resume })
+                let (differences, said, electorate) = (Vec::new(), Vec::new(), electorate.clone());
+                Some(FromNode0::Agreed { agreement, differences, said, resume, electorate })
             }
             FromNode0::Report(report) => Some(FromNode0::Report(Box::new(report.shortened()))),
             _ => None,

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::cause::{Loss, MemberKind, sanitize, sanitize_refusal};
+use super::electorate::Last;
 use crate::links::{ALL_PAIRS, Link, Outlier};
 use plan::Hardware;
 use settings::{Engine, LayoutRule};
@@ -65,6 +66,9 @@ pub struct NodeSummary {
     /// The seat that the node had in the last attempt.
     #[serde(default)]
     pub held: Option<u32>,
+    /// The agreement that this launcher was part of last; only in a job with spares.
+    #[serde(default)]
+    pub last: Option<Box<Last>>,
     /// The attempt that this node has reached, so that a new node 0 continues the count.
     #[serde(default)]
     pub attempt: u32,
@@ -162,6 +166,9 @@ impl NodeSummary {
         // A correct node never offers or requests zero processes.
         if self.most == 0 || self.exact == Some(0) {
             return Err("a summary that cannot be");
+        }
+        if self.last.as_ref().is_some_and(|last| !last.electorate.is_sound()) {
+            return Err("an agreement that cannot be");
         }
         self.warnings.truncate(MOST_WARNINGS);
         if let Some(checkpoints) = &mut self.checkpoints {

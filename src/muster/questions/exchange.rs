@@ -17,18 +17,18 @@ use super::frames::{
 };
 use super::standing::{Lease, Repeated, Room, Standing, later};
 
-/// Maximum bytes of an answer that is sent to node 0 at once. Such an answer costs two frames instead of four. If
+/// Maximum bytes of an answer that is sent to the leader at once. Such an answer costs two frames instead of four. If
 /// thousands of nodes answer in the same moment, no answer takes more room than that.
 const SMALL: usize = 4 << 10;
 /// Parts of one answer that are in transit.
 const WINDOW: usize = 4;
-/// Answers that are fetched at the same time. Node 0 fetches over one connection per node; another node fetches all
+/// Answers that are fetched at the same time. The leader fetches over one connection per node; another node fetches all
 /// over one connection.
-const SLOTS_OF_NODE_0: usize = 32;
+const SLOTS_OF_LEADER: usize = 32;
 const SLOTS: usize = 2;
 /// Time without a part after which an answer gives up its slot to the next answer.
 const STALL: Duration = Duration::from_secs(1);
-/// Maximum number of open questions of one node, and of all nodes on node 0.
+/// Maximum number of open questions of one node, and of all nodes on the leader.
 const MOST_OF_ONE: usize = 4;
 const MOST: usize = 16;
 /// Maximum bytes of all answers that are held in transit.
@@ -44,9 +44,9 @@ pub(crate) type Reply = (u32, Result<Packed, NoAnswer>);
 pub enum For {
     /// A question that this node distributed.
     Round(u64),
-    /// A question of node 0. `again`: it is answered repeatedly. Node 0 does not fetch such an answer, so only a small
-    /// answer is sent. Node 0 asks each time if a node sends none.
-    Node0 { id: u64, until: Instant, again: bool },
+    /// A question of the leader. `again`: it is answered repeatedly. The leader does not fetch such an answer, so only a small
+    /// answer is sent. The leader asks each time if a node sends none.
+    Leader { id: u64, until: Instant, again: bool },
 }
 
 /// An action for the session's task.
@@ -96,13 +96,14 @@ struct Held {
     bytes: Vec<u8>,
     sent: usize,
     until: Instant,
-    /// Set on node 0 for an answer that it passes on.
+    /// Set on the leader for an answer that it passes on.
     _lease: Option<Lease>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     me: u32,
+    leader: u32,
     nodes: Arc<[u32]>,
     next_round: u64,
     rounds: BTreeMap<u64, Round>,
@@ -112,7 +113,7 @@ pub(crate) struct Exchange {
     waiting: VecDeque<(u64, u32)>,
     slots: Room,
     room: Room,
-    /// Set on node 0 while a viewer asks repeatedly.
+    /// Set on the leader while a viewer asks repeatedly.
     standing: Option<Standing>,
     /// Set on another node for the question that it answers repeatedly.
     repeated: Option<Repeated>,
@@ -121,14 +122,20 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    pub(crate) fn new(me: u32, nodes: Arc<[u32]>) -> Exchange {
+    pub(crate) fn new((me, leader): (u32, u32), nodes: Arc<[u32]>) -> Exchange {
         Exchange {
             me,
+            leader,
             nodes,
-            slots: Room::of(if me == 0 { SLOTS_OF_NODE_0 } else { SLOTS }),
+            slots: Room::of(if me == leader { SLOTS_OF_LEADER } else { SLOTS }),
             room: Room::of(MOST_HELD),
             ..Exchange::default()
         }
+    }
+
+    /// Whether this node is the one through which all others ask.
+    fn leads(&self) -> bool {
+        self.me == self.leader
     }
 
     pub(crate) fn actions(&mut self) -> Vec<Action> {
@@ -142,8 +149,8 @@ impl Exchange {
         self.next_tick.into_iter().chain(repeated).chain(standing).min()
     }
 
-    /// Asks a question of this node to all nodes. `every`: the interval at which a viewer repeats the question. Node 0
-    /// then answers with the recent answers that it has heard, and asks only the other nodes. `is_there`: whether node 0
+    /// Asks a question of this node to all nodes. `every`: the interval at which a viewer repeats the question. The leader
+    /// then answers with the recent answers that it has heard, and asks only the other nodes. `is_there`: whether the leader
     /// has a connection to a node.
     pub(crate) fn ask(
         &mut self,
@@ -156,7 +163,7 @@ impl Exchange {
     ) {
         let Some(reply) = self.admitted(question, reply) else { return };
         let mut known = BTreeSet::new();
-        if let Some(every) = every.filter(|_| self.me == 0) {
+        if let Some(every) = every.filter(|_| self.leads()) {
             let is_same = |standing: &&mut Standing| standing.is(question, every);
             if let Some(standing) = self.standing.as_mut().filter(is_same) {
                 if let Some(stands) = standing.looks(now) {
@@ -204,7 +211,7 @@ impl Exchange {
         match frame {
             QuestionFrame::Ask { id, within, question, every } => {
                 let (within, question) = (Duration::from_millis(within), question.into());
-                if self.me == 0 {
+                if self.leads() {
                     self.asked_by(from, id, within, &question, is_there, now);
                 } else {
                     let until = later(now, within);
@@ -214,7 +221,7 @@ impl Exchange {
                             return;
                         }
                     }
-                    let asker = For::Node0 { id, until, again: every.is_some() };
+                    let asker = For::Leader { id, until, again: every.is_some() };
                     self.actions.push(Action::Answer { asker, question, form: Form::Deflated });
                 }
             }
@@ -251,14 +258,14 @@ impl Exchange {
                 self.deliver(id, self.me, answer.map(packed), now);
             }
             // Nobody waits for a late answer.
-            For::Node0 { until, .. } if until < now => {}
-            For::Node0 { id, until, again } => match answer {
+            For::Leader { until, .. } if until < now => {}
+            For::Leader { id, until, again } => match answer {
                 Ok(bytes) if bytes.len() <= SMALL => {
-                    self.send(0, QuestionFrame::Part { id, node: self.me, bytes });
+                    self.send(self.leader, QuestionFrame::Part { id, node: self.me, bytes });
                 }
                 _ if again => {}
-                Ok(bytes) => self.hold(0, id, self.me, bytes, until, None, now),
-                Err(why) => self.send(0, QuestionFrame::None { id, node: self.me, why }),
+                Ok(bytes) => self.hold(self.leader, id, self.me, bytes, until, None, now),
+                Err(why) => self.send(self.leader, QuestionFrame::None { id, node: self.me, why }),
             },
         }
     }
@@ -286,7 +293,7 @@ impl Exchange {
         drop(self.repeated.take_if(|one| one.until <= now));
         drop(self.standing.take_if(|one| one.ends() <= now));
         if let Some(again) = self.repeated.as_mut().filter(|one| one.next <= now) {
-            let asker = For::Node0 { id: again.id, until: again.again(now), again: true };
+            let asker = For::Leader { id: again.id, until: again.again(now), again: true };
             let question = Arc::clone(&again.question);
             self.actions.push(Action::Answer { asker, question, form: Form::Deflated });
         }
@@ -335,7 +342,7 @@ impl Exchange {
         let open: BTreeMap<u32, Progress> = all.map(|node| (node, Progress::Asked)).collect();
         let others = open.keys().copied().filter(|node| *node != self.me);
         let (there, gone): (Vec<u32>, Vec<u32>) =
-            others.partition(|node| self.me != 0 || is_there(*node));
+            others.partition(|node| !self.leads() || is_there(*node));
         self.rounds.insert(id, Round { asker, until: later(now, within), open });
         self.next_tick.get_or_insert(later(now, TICK));
         for node in gone {
@@ -343,7 +350,7 @@ impl Exchange {
         }
         let question = Arc::clone(question);
         let frame = QuestionFrame::ask(id, within, &question, None);
-        let to = if self.me == 0 { there } else { vec![0] };
+        let to = if self.leads() { there } else { vec![self.leader] };
         if !to.is_empty() {
             self.actions.push(Action::Send { to, frame });
         }
@@ -379,9 +386,9 @@ impl Exchange {
         self.open(asker, question, within, &BTreeSet::new(), is_there, now);
     }
 
-    /// Whether `from` may speak for `node`. Node 0 hears each node directly; the others hear all nodes through node 0.
+    /// Whether `from` may speak for `node`. The leader hears each node directly; the others hear all nodes through the leader.
     fn speaks_for(&self, from: u32, node: u32) -> bool {
-        if self.me == 0 { from == node } else { from == 0 }
+        if self.leads() { from == node } else { from == self.leader }
     }
 
     fn announced(&mut self, id: u64, node: u32, length: usize, now: Instant) {
@@ -427,7 +434,7 @@ impl Exchange {
 
     fn received(&mut self, id: u64, node: u32, part: Vec<u8>, now: Instant) {
         let to = self.way_to(node);
-        let is_small = self.me == 0 && part.len() <= SMALL;
+        let is_small = self.leads() && part.len() <= SMALL;
         let fetched = match self.progress(id, node) {
             Some(Progress::Fetched(fetched)) => fetched,
             Some(Progress::Asked) if is_small => {
@@ -451,7 +458,7 @@ impl Exchange {
     }
 
     fn way_to(&self, node: u32) -> u32 {
-        if self.me == 0 { node } else { 0 }
+        if self.leads() { node } else { self.leader }
     }
 
     /// Gives the asker the answer of a node, or the reason why there is none.

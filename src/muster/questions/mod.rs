@@ -5,7 +5,7 @@
 //! questions and answers as bytes: only the asking and the answering code know their meaning.
 //!
 //! [`exchange`] has the rules and no I/O; [`Desk`] is its interface to the session's task: events that wake the task,
-//! and frames to send; [`standing`] handles answers that node 0 receives repeatedly without asking.
+//! and frames to send; [`standing`] handles answers that the leader receives repeatedly without asking.
 
 pub(crate) mod exchange;
 pub(crate) mod frames;
@@ -100,7 +100,7 @@ impl Questions {
     }
 
     /// Like [`ask_each`](Self::ask_each), for a caller that asks at the interval `every` and passes each answer on in
-    /// the form in which it arrived. On node 0 the answers are up to two and a half intervals old.
+    /// the form in which it arrived. On the leader the answers are up to two and a half intervals old.
     pub fn watch(
         &self,
         question: Vec<u8>,
@@ -176,10 +176,10 @@ pub struct Desk {
 
 impl Desk {
     /// `nodes`: all nodes that start ranks, with this one, in ascending order.
-    pub fn new(node: u32, nodes: Arc<[u32]>) -> Desk {
+    pub fn new((node, leader): (u32, u32), nodes: Arc<[u32]>) -> Desk {
         let (sender, events) = unbounded_channel();
         let local = Arc::new(LocalAnswers::new());
-        Desk { exchange: Exchange::new(node, nodes), local, events, sender }
+        Desk { exchange: Exchange::new((node, leader), nodes), local, events, sender }
     }
 
     /// The next event; None if only time has passed. Cancel-safe.
@@ -191,7 +191,7 @@ impl Desk {
         }
     }
 
-    /// Handles the event that [`Desk::next`] gave. `is_there`: whether node 0 has a connection to a node.
+    /// Handles the event that [`Desk::next`] gave. `is_there`: whether the leader has a connection to a node.
     pub fn follow(
         &mut self,
         event: Option<Event>,

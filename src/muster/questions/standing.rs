@@ -2,7 +2,7 @@
 //! each direction for each look would cost twice as much as one frame. And a bounded amount of a resource ([`Room`]):
 //! bytes that are held, or simultaneous transfers.
 //!
-//! [`Standing`] is node 0's side: a node that has answered recently is not asked. [`Repeated`] is the side of the other
+//! [`Standing`] is the leader's side: a node that has answered recently is not asked. [`Repeated`] is the side of the other
 //! nodes: the question to answer, and the times. A node of an earlier version answers once, so it is asked each time.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::frames::Packed;
 
-/// Time for which a node answers by itself. Node 0 renews it halfway while a viewer still asks.
+/// Time for which a node answers by itself. The leader renews it halfway while a viewer still asks.
 const STANDS: Duration = Duration::from_secs(30);
 /// A viewer that asks again only after more than this many intervals does not start repeated answers.
 const LOOKS_ON: u32 = 5;
@@ -78,7 +78,7 @@ impl Standing {
     }
 }
 
-/// The question that node 0 wants to be answered repeatedly.
+/// The question that the leader wants to be answered repeatedly.
 #[derive(Debug)]
 pub(super) struct Repeated {
     pub(super) id: u64,

@@ -18,7 +18,7 @@ struct Node {
 
 impl Node {
     fn new(me: u32, nodes: u32) -> Node {
-        Node { exchange: Exchange::new(me, (0..nodes).collect()), now: Instant::now() }
+        Node { exchange: Exchange::new((me, 0), (0..nodes).collect()), now: Instant::now() }
     }
 
     fn ask(&mut self, within: Duration) -> Receiver<Reply> {

@@ -4,14 +4,16 @@
 //! Owns the listener and the connections until the agreement. Each event gives a [`Change`]; [`gather`](super::gather)
 //! decides the consequence.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep_until};
 
 use super::compare;
-use super::listener::{Arrival, ConnectionEvent, ConnectionId, EventReceiver, Listener, drain};
+use super::listener::{
+    Arrival, ConnectionEvent, ConnectionId, EventReceiver, FrameSender, Listener, drain,
+};
 use super::refusals::{
     Absence, Rejected, Say, cannot_listen, declined, duplicate, wrong_count, wrong_job,
     wrong_purpose, wrong_rank,
@@ -19,8 +21,9 @@ use super::refusals::{
 use super::registry::Registry;
 use crate::foreign::ForeignAction;
 use crate::keepalive::{Heartbeat, millis, now};
-use crate::protocol::{FromMember, FromNode0, NodeSummary, ResumePoint};
+use crate::protocol::{Electorate, FromMember, FromNode0, Last, NodeSummary, Purpose, ResumePoint};
 use crate::session::{Config, Seating};
+use crate::standby::{ALONE, Standby};
 use text::lang::Text;
 use text::text;
 use verdict::Refusal;
@@ -46,6 +49,35 @@ pub enum Change {
     Declined(u32, Text),
     /// A node of the job runs torchrun without ranklaunch.
     Alone(Text),
+    /// Another node leads, or may: this one, which gathers there, or one that has to be looked for.
+    Elsewhere(Option<(u32, SocketAddr)>),
+}
+
+/// What the last agreement of a node that joins means for this leader.
+enum Told {
+    /// The job went on without this leader.
+    Newer,
+    /// The node has missed this one, on which it has a vote.
+    Missed(Box<Electorate>),
+    /// It has a vote on what follows.
+    Votes,
+    Nothing,
+}
+
+impl Told {
+    fn of(standby: &Standby, node: u32, theirs: &Last) -> Told {
+        let Some(own) = standby.electorate() else { return Told::Nothing };
+        let Last { electorate, votes } = theirs;
+        if electorate.attempt > own.attempt {
+            Told::Newer
+        } else if electorate.token == own.token {
+            if *votes { Told::Votes } else { Told::Nothing }
+        } else if electorate.attempt < own.attempt && own.voters.contains(&node) {
+            Told::Missed(Box::new(own))
+        } else {
+            Told::Nothing
+        }
+    }
 }
 
 /// A new node whose rank is taken, until the earlier node has answered.
@@ -81,14 +113,22 @@ pub struct Admission {
     pub(crate) deadline: Instant,
     rejected: Rejected,
     heartbeat: Heartbeat,
+    opened: Instant,
+    /// Nodes that have a vote on what follows the last agreement.
+    voting: BTreeSet<u32>,
+    /// Leaders that connected to tell that they lead.
+    leaders: BTreeMap<ConnectionId, (u32, SocketAddr, FrameSender)>,
 }
 
 impl Admission {
     /// # Errors
     /// If listening on the port fails.
     pub fn open(config: &Config, own: NodeSummary) -> Result<Admission, Refusal> {
-        let opened = Listener::open(config.port, config.all(), config.secret.clone());
+        let opened = Listener::open(config.listens(), config.all(), config.secret.clone());
         let (listener, events) = opened.map_err(|error| cannot_listen(config.port, &error))?;
+        if let Some(standby) = &config.standby {
+            standby.gathers(listener.port);
+        }
         Ok(Admission {
             config: config.clone(),
             own,
@@ -103,11 +143,27 @@ impl Admission {
             deadline: Instant::now() + config.wait_timeout,
             rejected: Rejected::new(config),
             heartbeat: Heartbeat::before_start(),
+            opened: Instant::now(),
+            voting: BTreeSet::new(),
+            leaders: BTreeMap::new(),
         })
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.challenges.is_empty() && self.complete_at().is_some_and(|at| at <= Instant::now())
+        self.challenges.is_empty()
+            && self.is_quorum()
+            && self.complete_at().is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Whether those that are here may decide that an attempt follows the last one.
+    fn is_quorum(&self) -> bool {
+        self.config.standby.as_ref().is_none_or(|standby| standby.is_quorum(&self.voting))
+    }
+
+    /// The nodes that may come.
+    fn others(&self) -> impl Iterator<Item = u32> + use<> {
+        let leader = self.config.leader;
+        (0..self.config.all()).filter(move |node| *node != leader)
     }
 
     /// The time from which nobody else is awaited; None: a seat would stay free.
@@ -119,11 +175,11 @@ impl Admission {
             return Some(enough);
         }
         let absent = |node: &u32| !self.summaries.contains_key(node);
-        let mut awaited =
-            (1..self.config.all()).filter(|node| absent(node) && !lost.contains(node));
-        let is_awaited = awaited.next().is_some();
-        let patience = match returning.iter().filter(|node| **node != 0).any(absent) {
-            true => RETURN.saturating_add(*grace),
+        let is_awaited = self.others().any(|node| absent(&node) && !lost.contains(&node));
+        let returns = |node: &&u32| **node != self.config.leader;
+        let patience = match returning.iter().filter(returns).any(absent) {
+            // Who had a seat, and is neither here nor dead, may still run ranks.
+            true => RETURN.saturating_add(*grace).max(self.config.proof()),
             false if is_awaited => LAST_CALL,
             false => Duration::ZERO,
         };
@@ -149,8 +205,16 @@ impl Admission {
     pub async fn next(&mut self, say: Say<'_>) -> Result<Change, Refusal> {
         let due = self.challenges.values().map(|challenge| challenge.until).min();
         let complete = self.complete_at().filter(|at| *at > Instant::now());
+        let standby = self.config.standby.clone();
+        let deposed = async {
+            match &standby {
+                Some(standby) => standby.deposed().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             Some(event) = self.events.recv() => self.hear(event, say),
+            () = deposed => Ok(Change::Elsewhere(None)),
             late = self.heartbeat.due() => self.keep_alive(late),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                 self.end_challenges(say)
@@ -165,6 +229,13 @@ impl Admission {
         let silent = self.registry.keep_alive(late, None, self.config.silence_before_start());
         for node in &silent {
             self.remove(*node);
+        }
+        if let Some(standby) = &self.config.standby
+            && self.opened.elapsed() > ALONE
+            && !self.is_quorum()
+        {
+            standby.rest();
+            return Ok(Change::Elsewhere(None));
         }
         match silent.first() {
             Some(node) => Ok(Change::Left(*node)),
@@ -186,6 +257,7 @@ impl Admission {
             ConnectionEvent::Arrived(arrival) => self.arrived(arrival, say),
             ConnectionEvent::Frame(id, frame) => self.frame(id, *frame, say),
             ConnectionEvent::Gone(id, _) => {
+                self.leaders.remove(&id);
                 self.challenges.retain(|_, challenge| challenge.newcomer.id != id);
                 let Some(node) = self.registry.node_of(id) else { return Ok(Change::None) };
                 self.replace(node, say)
@@ -200,6 +272,7 @@ impl Admission {
     fn remove(&mut self, node: u32) {
         self.registry.remove(node);
         self.summaries.remove(&node);
+        self.voting.remove(&node);
         self.recount();
     }
 
@@ -236,11 +309,15 @@ impl Admission {
             self.rejected.name(from, line, hint, say);
             return Ok(Change::None);
         }
+        if hello.purpose == Purpose::Standby && self.config.seating.spares > 0 {
+            self.leaders.insert(arrival.id, (node, from, arrival.out));
+            return Ok(Change::None);
+        }
         if hello.purpose != self.config.purpose {
             refuse(wrong_purpose(self.config.purpose));
             return Ok(Change::None);
         }
-        if node == 0 || node >= theirs.nnodes.saturating_add(self.config.seating.spares) {
+        if node == self.config.leader || node >= theirs.nnodes.saturating_add(self.config.seating.spares) {
             let refusal = refuse(wrong_rank(&self.config, hello, from));
             self.rejected.name(from, refusal.text, refusal.hint, say);
             return Ok(Change::None);
@@ -269,6 +346,16 @@ impl Admission {
     ) -> Result<Change, Refusal> {
         // A job that has run goes on without a newcomer that does not fit.
         let is_replaceable = self.own.attempt > 0 && self.config.seating.spares > 0;
+        if let (FromMember::Leads { port, attempt }, Some((leader, from, out))) =
+            (&frame, self.leaders.get(&id))
+        {
+            let own = self.config.standby.as_ref().and_then(Standby::electorate);
+            if own.is_some_and(|own| own.attempt >= *attempt) {
+                return Ok(Change::None);
+            }
+            out.send(&FromNode0::Welcome { at: now(), wall: millis(SystemTime::now()) });
+            return Ok(Change::Elsewhere(Some((*leader, SocketAddr::new(from.ip(), *port)))));
+        }
         let Some((node, member)) = self.registry.hear(id) else { return Ok(Change::None) };
         self.seen.insert(node, (member.from, Instant::now()));
         if let Some(Challenge { newcomer, .. }) = self.challenges.remove(&node) {
@@ -301,6 +388,21 @@ impl Admission {
                     return Err(refusal);
                 }
                 (member.seat, member.alive) = (summary.seat, summary.alive);
+                if let Some(standby) = &self.config.standby
+                    && let Some(last) = &summary.last
+                {
+                    match Told::of(standby, node, last) {
+                        Told::Newer => {
+                            standby.learn(last.electorate.clone());
+                            return Ok(Change::Elsewhere(None));
+                        }
+                        Told::Missed(electorate) => {
+                            member.send(&FromNode0::Missed(electorate));
+                        }
+                        Told::Votes => drop(self.voting.insert(node)),
+                        Told::Nothing => {}
+                    }
+                }
                 self.summaries.insert(node, *summary);
                 self.config.seating.lost.remove(&node);
                 self.recount();
@@ -352,7 +454,7 @@ impl Admission {
     pub fn absence(&self) -> Absence<'_> {
         let config = &self.config;
         let is_absent = |node: &u32| !self.summaries.contains_key(node);
-        let absent: Vec<u32> = (1..config.all()).filter(is_absent).collect();
+        let absent: Vec<u32> = self.others().filter(is_absent).collect();
         let seen = absent.iter().find_map(|node| self.seen.get(node)).copied();
         let has_run = self.own.attempt > 0;
         Absence { config, absent, seen, rejected: &self.rejected, has_run }
@@ -364,8 +466,8 @@ impl Admission {
         self.beside = None;
         let token = linux::random::hex::<16>().ok()?;
         let (config, hostname) = (&self.config, self.own.hostname.clone());
-        if config.port != master_port {
-            return Some(ResumePoint { port: config.port, token, hostname });
+        if self.listener.port != master_port {
+            return Some(ResumePoint { port: self.listener.port, token, hostname });
         }
         let beside = self.listener.beside(config.all(), config.secret.clone()).ok()?;
         let port = self.beside.insert(beside).port;

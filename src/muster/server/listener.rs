@@ -1,7 +1,7 @@
 //! The listener of node 0 and its connections.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +61,8 @@ pub struct Arrival {
     pub id: ConnectionId,
     pub hello: Hello,
     pub from: SocketAddr,
+    /// The address at which the node reached this one.
+    pub at: Option<IpAddr>,
     pub out: FrameSender,
 }
 
@@ -166,6 +168,7 @@ async fn accept_all(
             yield_now().await;
         }
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+        let at = stream.local_addr().ok().map(|at| at.ip().to_canonical());
         let evicted = limiter.enter(id);
         let (secret, events, limiter) = (secret.clone(), events.clone(), limiter.clone());
         tokio::spawn(async move {
@@ -182,7 +185,7 @@ async fn accept_all(
                     let (frames, first) = mpsc::unbounded_channel();
                     let (later, second) = mpsc::unbounded_channel();
                     let out = FrameSender { frames, later };
-                    let arrival = Arrival { id, hello, from, out };
+                    let arrival = Arrival { id, hello, from, at, out };
                     if events.send(ConnectionEvent::Arrived(arrival)).await.is_ok() {
                         pump(channel, [first, second], id, events).await;
                     }

@@ -6,15 +6,16 @@
 mod admission;
 mod checkpoints;
 pub(super) mod compare;
-mod listener;
+pub(super) mod listener;
 mod measure;
 mod refusals;
 mod registry;
 mod run;
 mod seating;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,10 @@ use rustix::process::{Resource, getrlimit};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::net::second_port;
-use crate::protocol::{Agreement, Decide, Difference, FromNode0, NodeSummary};
+use crate::election::voters;
+use crate::protocol::{
+    Agreement, Decide, Difference, Electorate, FromNode0, NodeSummary, PLACES, Tally,
+};
 use crate::session::{Config, Session};
 use admission::{Admission, Change};
 use linux::pace::Lines;
@@ -39,6 +43,8 @@ pub enum Assembly {
     All(Box<Gathered>),
     /// A node runs without ranklaunch, so all nodes continue without a muster.
     Alone(Text),
+    /// Another node leads the job, or may: this one, which gathers there, or one that has to be looked for.
+    Elsewhere(Option<(u32, SocketAddr)>),
 }
 
 /// Result of the agreement.
@@ -78,11 +84,16 @@ pub async fn gather(
     }
     let mut admission = Admission::open(config, own)?;
     match wait_for_all(config, &mut admission, say).await {
-        Ok(None) => {}
-        Ok(Some(text)) => {
+        Ok(Waited::All) => {}
+        Ok(Waited::Alone(text)) => {
             admission.registry.broadcast(&FromNode0::Alone(text.clone()));
             admission.close().await;
             return Ok(Assembly::Alone(text));
+        }
+        Ok(Waited::Elsewhere(found)) => {
+            // Those that are here look for the other one as well.
+            admission.close().await;
+            return Ok(Assembly::Elsewhere(found));
         }
         Err(refusal) => {
             admission.registry.broadcast(&FromNode0::Refuse(refusal.clone()));
@@ -99,7 +110,7 @@ pub async fn gather(
     let there = admission.summaries();
     let seats = match config.seating.spares {
         0 => Vec::new(),
-        _ => seating::seats(config.nnodes, &there, &config.seating.avoided),
+        _ => seating::seats(config.nnodes, config.leader, &there, &config.seating.avoided),
     };
     let (mut summaries, parked): (Vec<NodeSummary>, Vec<NodeSummary>) =
         there.into_iter().partition(|one| seats.is_empty() || seats.contains(&one.node));
@@ -114,18 +125,25 @@ pub async fn gather(
     Ok(Assembly::All(Box::new(gathered)))
 }
 
-/// Some: all nodes continue without a muster.
+/// How the wait for the nodes ends.
+enum Waited {
+    All,
+    Alone(Text),
+    Elsewhere(Option<(u32, SocketAddr)>),
+}
+
 async fn wait_for_all(
     config: &Config,
     admission: &mut Admission,
     say: &mut (dyn FnMut(Text) + Send),
-) -> Result<Option<Text>, Refusal> {
+) -> Result<Waited, Refusal> {
     let end = admission.deadline;
     let mut lines = Lines::begin(config.pace);
     while !admission.is_complete() {
         tokio::select! {
             change = admission.next(say) => match change? {
-                Change::Alone(text) => return Ok(Some(text)),
+                Change::Alone(text) => return Ok(Waited::Alone(text)),
+                Change::Elsewhere(found) => return Ok(Waited::Elsewhere(found)),
                 Change::Declined(_, why) => say(why),
                 _ => {}
             },
@@ -143,7 +161,7 @@ async fn wait_for_all(
             }
         }
     }
-    Ok(None)
+    Ok(Waited::All)
 }
 
 impl Gathered {
@@ -177,17 +195,20 @@ impl Gathered {
     pub async fn agree(
         self,
         agreement: Agreement,
-        decide: Decide,
+        (decide, tally): (Decide, Tally),
         say: &mut (dyn FnMut(Text) + Send),
     ) -> Result<Settled, Refusal> {
         let Gathered { mut admission, seats: _, summaries, parked, differences } = self;
         let point = admission.resume_point(agreement.master_port);
         let nodes = agreement.nodes();
+        let electorate = admission.electorate(&agreement, &parked, tally);
         let accepted = match compare::check_exact(&summaries, agreement.nproc) {
             Ok(()) => {
                 let said = admission.own.warnings.clone();
                 let resume = point.clone();
-                let agreed = FromNode0::Agreed { agreement, differences, said, resume };
+                let electorate = electorate.clone().map(Box::new);
+                let agreed =
+                    FromNode0::Agreed { agreement, differences, said, resume, electorate };
                 admission.registry.broadcast_to(&nodes, &agreed);
                 wait_for_accepts(&mut admission, &nodes, say).await
             }
@@ -208,14 +229,70 @@ impl Gathered {
                 return Err(refusal);
             }
         }
+        if let (Some(standby), Some(next)) = (admission.config.standby.clone(), &electorate)
+            && !standby.decide(next).await
+        {
+            admission.close().await;
+            return Ok(Settled::Lost(text!(
+                "too few of the nodes that met before agree that this one leads; gathering again",
+                "上次集结的节点中同意由本节点主持的不足半数；重新集结"
+            )));
+        }
         admission.say_rejected(say);
         // The port is freed before the start is sent, since torch's store binds the port at once.
         let (config, own, events, registry, resume) = admission.start(point).await;
         registry.broadcast_to(&nodes, &FromNode0::Go);
-        registry.broadcast_to(&parked, &FromNode0::Park);
-        let running = Arc::clone(&nodes);
+        let park = FromNode0::Park { electorate: electorate.clone().map(Box::new), votes: true };
+        registry.broadcast_to(&parked, &park);
+        if let (Some(standby), Some(next)) = (&config.standby, electorate) {
+            standby.begin(next, true);
+        }
+        let (running, leader) = (Arc::clone(&nodes), config.leader);
         let job = run::Job { config, own, registry, running, resume, decide };
-        Ok(Settled::Session(Session::start(0, nodes, |ends| run::run(job, events, ends))))
+        let session = Session::start((leader, leader), nodes, |ends| run::run(job, events, ends));
+        Ok(Settled::Session(session))
+    }
+}
+
+impl Admission {
+    /// Who votes on what follows the agreement, and where the others find each other; None: the job has no spares.
+    fn electorate(
+        &self,
+        agreement: &Agreement,
+        parked: &[u32],
+        tally: Tally,
+    ) -> Option<Electorate> {
+        let (leader, standby) = (self.config.leader, self.config.standby.as_ref()?);
+        let seats = agreement.seats.clone();
+        let mut order = vec![leader];
+        let rest = seats.iter().chain(parked).copied();
+        order.extend(rest.filter(|node| *node != leader));
+        let reached: Vec<IpAddr> = self.registry.iter().filter_map(|(_, one)| one.at).collect();
+        let own = reached.iter().find(|at| !at.is_loopback()).or(reached.first()).copied()?;
+        let place = |node: &u32| {
+            if *node == leader {
+                return Some((*node, SocketAddr::new(own, standby.port())));
+            }
+            let member = self.registry.get(*node)?;
+            // A launcher on this host has the address of this host for all others.
+            let from = Some(member.from.ip()).filter(|from| !from.is_loopback()).unwrap_or(own);
+            Some((*node, SocketAddr::new(from, member.alive?)))
+        };
+        let places: BTreeMap<u32, SocketAddr> =
+            order.iter().take(PLACES).filter_map(place).collect();
+        order.retain(|node| places.contains_key(node));
+        order.truncate(voters(order.len()));
+        Some(Electorate {
+            token: linux::random::hex::<16>().ok()?,
+            attempt: agreement.attempt,
+            leader,
+            voters: order,
+            seats,
+            places,
+            tally,
+            run_id: agreement.run_id.clone(),
+            timestamp: agreement.timestamp.clone(),
+        })
     }
 }
 
@@ -225,7 +302,9 @@ async fn wait_for_accepts(
     nodes: &[u32],
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Option<u32>, Refusal> {
-    let mut awaited: BTreeSet<u32> = nodes.iter().copied().filter(|node| *node != 0).collect();
+    let leader = admission.config.leader;
+    let mut awaited: BTreeSet<u32> =
+        nodes.iter().copied().filter(|node| *node != leader).collect();
     while !awaited.is_empty() {
         match admission.next(say).await? {
             Change::Accepted(node) => drop(awaited.remove(&node)),
@@ -238,6 +317,8 @@ async fn wait_for_accepts(
             }
             // A node without a seat came back or left.
             Change::Left(_) => {}
+            // Others decide whether this one leads.
+            Change::Elsewhere(_) => return Ok(Some(leader)),
             // All nodes have arrived, so a plain torchrun is not a node of this job.
             Change::None | Change::Alone(_) => {}
         }

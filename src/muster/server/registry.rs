@@ -1,7 +1,7 @@
 //! The nodes that are connected to node 0, and members whose connection was cut, until they return or are lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use crate::protocol::{FromNode0, Loss, Memory, Seat, channel};
 pub struct Member {
     id: ConnectionId,
     pub from: SocketAddr,
+    /// The address at which it reached this node.
+    pub at: Option<IpAddr>,
     pub hostname: String,
     out: FrameSender,
     heard: Instant,
@@ -52,10 +54,11 @@ pub struct Registry {
 
 impl Registry {
     pub fn insert(&mut self, arrival: Arrival) {
-        let Arrival { id, hello, from, out } = arrival;
+        let Arrival { id, hello, from, at, out } = arrival;
         let member = Member {
             id,
             from,
+            at,
             hostname: hello.hostname,
             out,
             heard: Instant::now(),

@@ -19,6 +19,7 @@ use crate::protocol::{
 };
 use crate::questions::{Desk, Outgoing};
 use crate::session::{self, Config, Ends, LostNodes, SessionCommand};
+use crate::standby::Standby;
 use verdict::{Id, Refusal};
 
 /// Time after the first report in which an earlier failure may still arrive.
@@ -60,6 +61,8 @@ struct Run {
     running: BTreeSet<u32>,
     /// Nodes that wait for a seat.
     waiting: BTreeSet<u32>,
+    /// Nodes with a vote on what follows that never left.
+    voting: BTreeSet<u32>,
     /// Nodes that have said farewell.
     leaving: BTreeSet<u32>,
     lost: LostNodes,
@@ -88,8 +91,11 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
     let waiting = job.registry.nodes().filter(|node| !running.contains(node)).collect();
     let (began, phase, mut away) = (Instant::now(), RunPhase::Running, Away::default());
     away.reach(&job.registry);
-    let (silent, pause) = (Vec::new(), Pause::none());
+    let (silent, pause) = (Vec::new(), Pause::none(job.config.peer_timeout));
     let leaving = BTreeSet::new();
+    let last = job.config.standby.as_ref().and_then(Standby::electorate);
+    let voters = last.map(|last| last.voters).unwrap_or_default();
+    let voting = voters.into_iter().filter(|node| job.registry.get(*node).is_some()).collect();
     let mut run = Run {
         job,
         away,
@@ -99,6 +105,7 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
         phase,
         running,
         waiting,
+        voting,
         leaving,
         lost,
         events,
@@ -110,13 +117,13 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
         tokio::select! {
             command = commands.recv() => match command {
                 Some(SessionCommand::Failed(cause)) => run.failed(*cause),
-                Some(SessionCommand::Done) => drop(run.running.remove(&0)),
+                Some(SessionCommand::Done) => drop(run.running.remove(&run.job.config.leader)),
                 None => break,
             },
             event = inbox.recv(), if is_open => match event {
                 Some(event) => {
                     // Frames that arrived while this process was not running are read before its heartbeat is due.
-                    run.pause.note(heartbeat.overdue(), &run.job.config);
+                    run.pause.note(heartbeat.overdue());
                     run.hear(event);
                 }
                 None => is_open = false,
@@ -154,6 +161,7 @@ impl Run {
                         self.leaving.insert(node);
                         if !returns {
                             self.lost.lock().insert(node);
+                            self.votes_no_more(node, Loss::Died);
                         }
                     }
                     FromMember::Summary(summary) if !self.job.running.contains(&node) => {
@@ -192,7 +200,7 @@ impl Run {
             self.park(arrival);
             return;
         }
-        if node == 0 || node >= self.job.config.all() {
+        if node == self.job.config.leader || node >= self.job.config.all() {
             return;
         }
         tracing::warn!(node, "the connection of the node was cut, and is there again");
@@ -221,7 +229,7 @@ impl Run {
             Some(wrong_job(config, hello))
         } else if hello.purpose != config.purpose {
             Some(wrong_purpose(config.purpose))
-        } else if node == 0 || node >= hello.key.nnodes.saturating_add(config.seating.spares) {
+        } else if node == config.leader || node >= hello.key.nnodes.saturating_add(config.seating.spares) {
             Some(wrong_rank(config, hello, arrival.from))
         } else if hello.key.nnodes != config.nnodes {
             Some(wrong_count(config, hello))
@@ -249,7 +257,10 @@ impl Run {
         match check_node(&self.job.own, summary) {
             Ok(()) => {
                 tracing::info!(node, "a node came and waits for a seat");
-                member.send(&FromNode0::Park);
+                let last = self.job.config.standby.as_ref().and_then(Standby::electorate);
+                // Who was not there when that was agreed has no vote on it.
+                let park = FromNode0::Park { electorate: last.map(Box::new), votes: false };
+                member.send(&park);
                 self.waiting.insert(node);
             }
             Err(refusal) => {
@@ -268,15 +279,19 @@ impl Run {
         if !has_left && matches!(self.phase, RunPhase::Done(_)) {
             self.lost.lock().insert(node);
         }
-        if !self.is_awaited(node) && !self.reports_partly(node) {
+        let is_awaited = self.is_awaited(node) || self.reports_partly(node);
+        let votes = matches!(self.phase, RunPhase::Running) && self.voting.contains(&node);
+        if !is_awaited && !votes {
             return;
         }
         let config = &self.job.config;
-        if let Some(pause) = self.pause.just_over(config) {
+        if is_awaited
+            && let Some(pause) = self.pause.just_over() {
             // The member gave up this node, which was not running.
             let on = (config.unit == MemberKind::Task).then_some(0);
             let (host, silence) = (&self.job.own.hostname, config.peer_timeout);
-            let lost = Cause::lost((0, on), host, Loss::Silent, None, silence, now());
+            let who = (config.leader, on);
+            let lost = Cause::lost(who, host, Loss::Silent, None, silence, now());
             self.failed(lost.of_pause(pause));
             return;
         }
@@ -337,14 +352,28 @@ impl Run {
             // Nothing more comes.
             cause.whole = true;
         }
+        self.votes_no_more(node, loss);
         let silence = self.job.config.peer_timeout;
         let on = member.seat.map(|seat| seat.node);
         let cause = Cause::lost((node, on), &member.hostname, loss, member.memory, silence, now());
         if loss == Loss::Silent {
             self.silent.push(member);
         }
-        if is_awaited {
+        let standby = self.job.config.standby.as_ref();
+        // A majority of the voters may go on without this leader.
+        let is_quorum = standby.is_none_or(|standby| standby.is_quorum(&self.voting));
+        if is_awaited || (matches!(self.phase, RunPhase::Running) && !is_quorum) {
             self.failed(cause);
+        }
+    }
+
+    fn votes_no_more(&mut self, node: u32, loss: Loss) {
+        self.voting.remove(&node);
+        if let Some(standby) = &self.job.config.standby {
+            match loss {
+                Loss::Died => standby.died(node),
+                Loss::Cut | Loss::Silent => standby.parted(node),
+            }
         }
     }
 
@@ -409,7 +438,7 @@ impl Run {
 
     fn keep_alive(&mut self, late: Duration) {
         let Job { config, registry, .. } = &mut self.job;
-        self.pause.note(late, config);
+        self.pause.note(late);
         let longest = config.longest_silence();
         for node in registry.keep_alive(late, (config.memory)(), longest) {
             tracing::warn!(node, "silent node");

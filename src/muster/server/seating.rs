@@ -7,13 +7,18 @@ use std::collections::BTreeSet;
 
 use crate::protocol::NodeSummary;
 
-/// The node of each seat. `there`: at least as many as there are seats, node 0 first. Node 0 keeps seat 0, since the
-/// others meet there.
+/// The node of each seat. `there`: at least as many as there are seats. The leader has seat 0, since the others
+/// meet there.
 ///
 /// Who has a seat is told by, in this order: nobody wants to avoid it; it can run as many processes as the best nodes
 /// can together; it had a seat; its number. Whoever had a seat keeps the same one, and a node with the number of a free
 /// seat gets that one.
-pub(crate) fn seats(nnodes: u32, there: &[NodeSummary], avoided: &BTreeSet<u32>) -> Vec<u32> {
+pub(crate) fn seats(
+    nnodes: u32,
+    leader: u32,
+    there: &[NodeSummary],
+    avoided: &BTreeSet<u32>,
+) -> Vec<u32> {
     let count = usize::try_from(nnodes).unwrap_or(usize::MAX);
     let capacity = |one: &NodeSummary| one.exact.unwrap_or(one.most);
     let mut capacities: Vec<u32> = there.iter().map(capacity).collect();
@@ -23,7 +28,7 @@ pub(crate) fn seats(nnodes: u32, there: &[NodeSummary], avoided: &BTreeSet<u32>)
     let mut order: Vec<&NodeSummary> = there.iter().collect();
     order.sort_by_key(|one| {
         let is_small = capacity(one) < enough;
-        (one.node != 0, avoided.contains(&one.node), is_small, had(one).is_none(), one.node)
+        (one.node != leader, avoided.contains(&one.node), is_small, had(one).is_none(), one.node)
     });
     order.truncate(count);
     let mut seats: Vec<Option<u32>> = vec![None; count];
@@ -36,7 +41,7 @@ pub(crate) fn seats(nnodes: u32, there: &[NodeSummary], avoided: &BTreeSet<u32>)
     };
     let mut left = Vec::new();
     for one in order {
-        let wished = if one.node == 0 { Some(0) } else { had(one) };
+        let wished = if one.node == leader { Some(0) } else { had(one) };
         if !take(wished, one.node) {
             left.push(one.node);
         }
@@ -59,7 +64,7 @@ mod tests {
     }
 
     fn of(there: &[NodeSummary], avoided: &[u32]) -> Vec<u32> {
-        seats(3, there, &avoided.iter().copied().collect())
+        seats(3, 0, there, &avoided.iter().copied().collect())
     }
 
     /// What happens, who is there, who is avoided, and the node of each seat.
@@ -139,7 +144,7 @@ mod tests {
             };
             let there: Vec<NodeSummary> =
                 std::iter::once(node(0, None)).chain(others.iter().map(of)).collect();
-            let seated = seats(nnodes, &there, &avoided);
+            let seated = seats(nnodes, 0, &there, &avoided);
             prop_assert_eq!(seated.len(), nnodes as usize);
             prop_assert_eq!(seated[0], 0);
             let distinct: BTreeSet<u32> = seated.iter().copied().collect();
@@ -158,7 +163,7 @@ mod tests {
                     NodeSummary { held: held.map(|seat| seat as u32), ..one.clone() }
                 })
                 .collect();
-            prop_assert_eq!(seats(nnodes, &again, &avoided), seated);
+            prop_assert_eq!(seats(nnodes, 0, &again, &avoided), seated);
         }
     }
 }

@@ -22,6 +22,7 @@ async fn checked(config: Config) -> Result<LinkReport, String> {
         return match gather(&config, own, &mut |_| {}).await.map_err(words)? {
             Assembly::All(gathered) => Ok(gathered.measure(endpoint, target).await),
             Assembly::Alone(text) => Err(text.en.into_owned()),
+            Assembly::Elsewhere(_) => Err("elsewhere".to_owned()),
         };
     }
     match join(&host, &config, &own, None, &mut |_| {}).await.map_err(words)? {

@@ -7,6 +7,7 @@ mod looking;
 mod questions;
 mod resume;
 mod spares;
+mod takeover;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,6 +45,7 @@ pub(crate) fn summary(node: u32, nnodes: u32) -> NodeSummary {
         seat: None,
         warnings: Vec::new(),
         alive: None,
+        last: None,
         spares: 0,
         held: None,
         attempt: 0,
@@ -66,6 +68,9 @@ pub(crate) fn config(node: u32, nnodes: u32, port: u16) -> Config {
         purpose: Purpose::Run,
         unit: MemberKind::Node,
         node,
+        leader: 0,
+        at: None,
+        standby: None,
         nnodes,
         job: None,
         master_addr: "127.0.0.1".to_owned(),
@@ -115,7 +120,7 @@ async fn node_0(config: Config, own: NodeSummary) -> Result<Option<Session>, Ref
         };
         let agreed = agreement(&gathered, config.port);
         if let Settled::Session(session) =
-            gathered.agree(agreed, Box::new(|_, _, _| None), &mut |_| {}).await?
+            gathered.agree(agreed, (Box::new(|_, _, _| None), Tally::default()), &mut |_| {}).await?
         {
             return Ok(Some(session));
         }
@@ -129,7 +134,7 @@ async fn other(config: Config, own: NodeSummary) -> Result<Option<(Session, Agre
             return Ok(None);
         };
         let agreed = offer.agreement.clone();
-        match offer.accept().await? {
+        match offer.accept(None).await? {
             Accepted::Session(session) => return Ok(Some((session, agreed))),
             Accepted::Alone(_) => return Ok(None),
             Accepted::Lost => {}

@@ -64,13 +64,13 @@ impl Job {
             let own = self.summary(0);
             let gathered = match gather(&self.config(0), own, &mut |_| {}).await? {
                 Assembly::All(gathered) => gathered,
-                Assembly::Alone(why) => panic!("{why:?}"),
+                other => panic!("{other:?}"),
             };
             let agreed =
                 Agreement { attempt: self.attempt, ..agreement(&gathered, self.master_port) };
             let decide = Box::new(move |_: &mut Cause, _, _| again);
             if let Settled::Session(session) =
-                gathered.agree(agreed.clone(), decide, &mut |_| {}).await?
+                gathered.agree(agreed.clone(), (decide, Tally::default()), &mut |_| {}).await?
             {
                 return Ok((session, agreed));
             }
@@ -87,7 +87,7 @@ impl Job {
             match join(&host, &config, &own, None, &mut |_| {}).await? {
                 Joined::Offer(offer) => {
                     let agreed = offer.agreement.clone();
-                    if let Accepted::Session(session) = offer.accept().await? {
+                    if let Accepted::Session(session) = offer.accept(None).await? {
                         return Ok(Came::Seated(session, agreed));
                     }
                 }
@@ -259,7 +259,7 @@ async fn second_launcher_of_a_node_is_refused_alone() {
             let gathered = gather(&config, job.summary(0), &mut |_| {}).await.expect("gathered");
             let Assembly::All(gathered) = gathered else { panic!("alone") };
             let agreed = Agreement { attempt: 1, ..agreement(&gathered, job.master_port) };
-            gathered.agree(agreed, Box::new(|_, _, _| None), &mut |_| {}).await.expect("agreed")
+            gathered.agree(agreed, (Box::new(|_, _, _| None), Tally::default()), &mut |_| {}).await.expect("agreed")
         };
         let three = async {
             tokio::time::sleep(Duration::from_secs(3)).await;

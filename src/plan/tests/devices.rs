@@ -272,7 +272,7 @@ fn fewer_gpus_on_another_node_bind_all() {
         plan_for(&settings(&[]), &facts(8), member(2, 0), &asked, scope, &mut notes)
             .map(|plan| plan.nproc_per_node)
     };
-    let others = |fewest| of(Scope::ForAll { fewest, heads: None });
+    let others = |fewest| of(Scope::ForAll { fewest, heads: None, seat: None });
     assert_eq!((others(6), others(9), of(Scope::Alone)), (Ok(6), Ok(8), Ok(8)));
 }
 

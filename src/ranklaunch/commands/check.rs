@@ -327,6 +327,8 @@ async fn meet(
                 Nodes::Found(Box::new(gathered.measure(endpoint, target).await))
             }
             Assembly::Alone(why) => Nodes::Alone(why),
+            // Only a job that runs has another leader.
+            Assembly::Elsewhere(_) => return Err(lost(&config, Loss::Cut)),
         });
     }
     let last = collect::last_resort(settings.probe.value);

@@ -1,0 +1,67 @@
+//! What a job with spares agreed on, as far as the next leader has to know it: who votes on what follows, and where each
+//! launcher listens for the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::summary::Tally;
+use text::run_id::RunId;
+
+/// Most nodes whose places are named: enough for all voters, and for others to hear of the leader.
+pub(crate) const PLACES: usize = 64;
+/// Most nodes that vote: two of them may be lost.
+pub(crate) const VOTERS: usize = 5;
+
+/// An agreement that began, or is proposed to begin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Electorate {
+    /// Tells agreements apart.
+    pub token: String,
+    /// Number of the attempt from 0.
+    pub attempt: u32,
+    pub leader: u32,
+    /// Who votes on what follows, the leader first; empty: too few nodes are there.
+    pub voters: Vec<u32>,
+    /// The node of each seat.
+    pub seats: Vec<u32>,
+    /// Where the launchers of nodes listen as long as they live.
+    pub places: BTreeMap<u32, SocketAddr>,
+    pub tally: Tally,
+    /// As in the agreement.
+    pub run_id: String,
+    pub timestamp: String,
+}
+
+impl Electorate {
+    /// Whether a correct node can have sent it.
+    pub(crate) fn is_sound(&self) -> bool {
+        let distinct: BTreeSet<&u32> = self.voters.iter().collect();
+        self.voters.len() <= VOTERS
+            && distinct.len() == self.voters.len()
+            && self.voters.first().is_none_or(|first| *first == self.leader)
+            && self.places.len() <= PLACES
+            && RunId::is_sound(&self.token)
+            && RunId::is_sound(&self.run_id)
+            && RunId::is_sound(&self.timestamp)
+    }
+}
+
+/// The agreement after which a node joins the next one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Last {
+    pub electorate: Electorate,
+    /// Whether this launcher has a vote on what follows: it was there when that was agreed.
+    pub votes: bool,
+}
+
+/// Where the leader of a job is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leads {
+    pub leader: u32,
+    /// Where its launcher listens; None: at the address at which this answer was asked for.
+    pub place: Option<SocketAddr>,
+    /// The port on which it gathers, where the leader itself answers.
+    pub port: Option<u16>,
+}

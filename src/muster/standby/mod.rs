@@ -1,0 +1,503 @@
+//! What a launcher of a job with spares keeps as long as it lives, so that the job goes on when its leader is lost: the
+//! agreement that it was part of last, its vote on what follows, and a listener at which the others vote, ask who leads,
+//! and see that it lives.
+//!
+//! Takes the agreements that begin and what is known of lost nodes; gives who leads the next attempt ([`Standby::seek`])
+//! and whether that may begin ([`Standby::decide`]). The rules are those of the simulation in `election`: an attempt
+//! follows another one only once a majority of the voters of the last agreement has decided that, and never two follow
+//! the same. Only where a majority is proven to be dead that never left its leader, that one goes on alone.
+
+mod links;
+mod tells;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::election::Election;
+use crate::net::connect;
+use crate::protocol::{Electorate, Hello, Last, Leads, Secret};
+use crate::server::listener::Listener;
+use links::{Caller, Links};
+use linux::host::Host;
+use tells::Tells;
+
+/// Time in which each voter can answer.
+const TICK: Duration = Duration::from_millis(200);
+/// Pause between two questions to all who leads.
+const ASK: Duration = Duration::from_millis(500);
+/// Time limit of a decision; those that are missing may have another leader by then.
+const DECIDES: Duration = Duration::from_secs(20);
+/// Time in which a leader without a majority looks for one, and for which it leaves the lead to others then.
+pub(crate) const ALONE: Duration = Duration::from_secs(20);
+/// Pause between two looks at the leader's listener, and the time limit of one.
+const LOOKS: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks in a row that find it closed.
+const CLOSED: u32 = 3;
+
+/// Who leads the next attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// This node.
+    Me,
+    /// Another node, which gathers there.
+    Other { leader: u32, at: SocketAddr },
+}
+
+#[derive(Default)]
+struct State {
+    electorate: Option<Electorate>,
+    /// None: this node has no vote on what follows.
+    election: Option<Election>,
+    /// An attempt runs, so this node knows who leads it.
+    runs: bool,
+    /// The leader of the last agreement was lost.
+    is_leaderless: bool,
+    /// The port on which this node gathers or gathered as a leader.
+    gathers: Option<u16>,
+    /// This node led without a majority, and leaves it to others until then.
+    rests_until: Option<Instant>,
+    /// Voters that never left this leader before they were proven to be dead.
+    dead: BTreeSet<u32>,
+    /// Nodes with which the contact broke.
+    parted: BTreeSet<u32>,
+    links: Links,
+    /// The task that tells others that this node leads.
+    telling: Option<Task>,
+}
+
+struct Shared {
+    me: u32,
+    caller: Caller,
+    /// The port of the listener.
+    port: u16,
+    /// Where nodes that know nothing of the job look for it.
+    tells: Tells,
+    state: Mutex<State>,
+    /// There are votes to send.
+    stirred: Notify,
+    /// Somebody may lead, or something is decided.
+    changed: Notify,
+}
+
+/// A task that ends when this is dropped.
+struct Task(AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A handle; all of one launcher are the same.
+#[derive(Clone)]
+pub struct Standby {
+    shared: Arc<Shared>,
+    _serving: Arc<Task>,
+}
+
+impl fmt::Debug for Standby {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Standby").field("port", &self.shared.port).finish_non_exhaustive()
+    }
+}
+
+impl Standby {
+    /// Listens on any free port.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub(crate) fn start(
+        (hello, secret, all): (Hello, Option<Secret>, u32),
+        (host, master_addr): (Arc<Host>, String),
+    ) -> std::io::Result<Standby> {
+        let (listener, events) = Listener::open(0, all, secret.clone())?;
+        let tells = Tells { host, master_addr, port: hello.key.port };
+        let shared = Arc::new(Shared {
+            me: hello.node,
+            tells,
+            caller: Caller { hello, secret, all },
+            port: listener.port,
+            state: Mutex::default(),
+            stirred: Notify::new(),
+            changed: Notify::new(),
+        });
+        let task = tokio::spawn(links::serve(Arc::clone(&shared), listener, events));
+        Ok(Standby { shared, _serving: Arc::new(Task(task.abort_handle())) })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.shared.port
+    }
+
+    /// The agreement that this launcher was part of last; None: of none.
+    pub fn electorate(&self) -> Option<Electorate> {
+        self.shared.state.lock().electorate.clone()
+    }
+
+    pub(crate) fn last(&self) -> Option<Last> {
+        let state = self.shared.state.lock();
+        let electorate = state.electorate.clone()?;
+        Some(Last { electorate, votes: state.election.is_some() })
+    }
+
+    /// Where the others reach this launcher, as its last leader saw it.
+    pub fn own_address(&self) -> Option<IpAddr> {
+        let state = self.shared.state.lock();
+        state.electorate.as_ref()?.places.get(&self.shared.me).map(SocketAddr::ip)
+    }
+
+    /// Whether another node can lead after the leader is lost.
+    pub fn can_go_on(&self) -> bool {
+        self.shared.state.lock().electorate.as_ref().is_some_and(|last| !last.voters.is_empty())
+    }
+
+    /// An attempt runs, or this node waits for a seat of it. `votes`: it was there when that was agreed.
+    pub(crate) fn begin(&self, electorate: Electorate, votes: bool) {
+        let mut state = self.shared.state.lock();
+        state.adopt(self.shared.me, electorate, votes);
+        (state.runs, state.is_leaderless) = (true, false);
+        let leads = state.leads(self.shared.me);
+        if !leads {
+            (state.gathers, state.telling) = (None, None);
+        }
+        state.rests_until = None;
+    }
+
+    /// The attempt is over on this node. `is_leaderless`: its leader was lost.
+    pub(crate) fn ended(&self, is_leaderless: bool) {
+        let mut state = self.shared.state.lock();
+        (state.runs, state.is_leaderless) = (false, is_leaderless);
+    }
+
+    /// Whether the leader of the last agreement is lost, as far as this node knows.
+    pub fn has_lost_leader(&self) -> bool {
+        self.shared.state.lock().is_leaderless
+    }
+
+    /// Others agreed on what follows, and this node learns it late. Whether that was news.
+    pub(crate) fn learn(&self, newer: Electorate) -> bool {
+        let mut state = self.shared.state.lock();
+        let Some(own) = state.electorate.as_ref().map(|own| own.attempt) else { return false };
+        if newer.attempt <= own {
+            return false;
+        }
+        let votes = newer.voters.contains(&self.shared.me);
+        state.adopt(self.shared.me, newer, votes);
+        true
+    }
+
+    /// As a leader: this node is proven to be dead, or has said that it leaves.
+    pub(crate) fn died(&self, node: u32) {
+        let mut state = self.shared.state.lock();
+        if !state.parted.contains(&node) {
+            state.dead.insert(node);
+        }
+    }
+
+    /// As a leader: nobody knows what this node does.
+    pub(crate) fn parted(&self, node: u32) {
+        self.shared.state.lock().parted.insert(node);
+    }
+
+    /// This node follows the leader, or is itself the one that a majority will be asked to follow.
+    pub(crate) fn follow(&self, leader: u32) {
+        let mut state = self.shared.state.lock();
+        if let Some(election) = &mut state.election {
+            election.follow(leader);
+        }
+    }
+
+    /// As a leader: it gathers on this port.
+    pub(crate) fn gathers(&self, port: u16) {
+        let mut state = self.shared.state.lock();
+        state.gathers = Some(port);
+        if self.shared.me != 0 {
+            let task = tokio::spawn(tells::tell_all(Arc::downgrade(&self.shared)));
+            state.telling = Some(Task(task.abort_handle()));
+        }
+    }
+
+    /// The leader is lost, or this node is none any more.
+    pub fn look(&self) {
+        let mut state = self.shared.state.lock();
+        (state.runs, state.gathers, state.telling) = (false, None, None);
+        state.is_leaderless = true;
+        if let Some(election) = &mut state.election {
+            election.look();
+            // Nobody else will be preferred.
+            let lost = state.electorate.as_ref().map(|last| (last.leader, last.voters.get(1)));
+            if matches!(lost, Some((_, Some(first))) if *first == self.shared.me)
+                && state.rests_until.is_none_or(|until| until <= Instant::now())
+                && let Some(election) = &mut state.election
+            {
+                election.stand();
+            }
+        }
+        drop(state);
+        self.shared.stirred.notify_one();
+    }
+
+    /// As a leader: too few voters are here, and those that are missing may have another leader.
+    pub(crate) fn rest(&self) {
+        let mut state = self.shared.state.lock();
+        state.rests_until = Some(Instant::now() + ALONE);
+    }
+
+    /// Whether these nodes and this one are enough voters to decide what follows.
+    pub(crate) fn is_quorum(&self, voting: &BTreeSet<u32>) -> bool {
+        let state = self.shared.state.lock();
+        let Some(last) = &state.electorate else { return true };
+        let own = u32::from(state.election.is_some());
+        let here = last.voters.iter().filter(|voter| voting.contains(voter)).count();
+        let here = here + usize::try_from(own).unwrap_or_default();
+        state.needs_no_vote(self.shared.me) || here * 2 > last.voters.len()
+    }
+
+    /// Waits until another node is seen to lead, or an agreement that this node has missed. Cancel-safe.
+    pub(crate) async fn deposed(&self) {
+        loop {
+            let changed = self.shared.changed.notified();
+            if self.is_deposed() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn is_deposed(&self) -> bool {
+        let state = self.shared.state.lock();
+        let Some(election) = &state.election else { return false };
+        let other = election.leader().is_some_and(|leader| leader != self.shared.me);
+        other || election.decision().is_some()
+    }
+
+    /// Decides that this follows the last agreement. False: something else follows, or too few voters answer.
+    pub(crate) async fn decide(&self, next: &Electorate) -> bool {
+        let Ok(proposal) = serde_json::to_string(next) else { return false };
+        {
+            let mut state = self.shared.state.lock();
+            if state.needs_no_vote(self.shared.me) {
+                return true;
+            }
+            let Some(election) = &mut state.election else { return false };
+            election.stand();
+            election.propose(proposal.clone());
+        }
+        self.shared.stirred.notify_one();
+        let decided = async {
+            loop {
+                let changed = self.shared.changed.notified();
+                if let Some(decision) = self.decision() {
+                    return decision == proposal;
+                }
+                changed.await;
+            }
+        };
+        timeout(DECIDES, decided).await.unwrap_or(false)
+    }
+
+    fn decision(&self) -> Option<String> {
+        self.shared.state.lock().election.as_ref()?.decision()
+    }
+
+    /// The leader of the next attempt, once the last one is lost. None: nobody was found in time.
+    pub async fn seek(&self, deadline: Instant) -> Option<Found> {
+        self.look();
+        let mut asked: Option<Instant> = None;
+        loop {
+            let changed = self.shared.changed.notified();
+            if let Some(next) = self.decision() {
+                // Its leader was lost before it could tell; who heard it may run ranks.
+                if let Ok(next) = serde_json::from_str(&next) {
+                    self.learn(next);
+                }
+                self.look();
+            }
+            match self.elected() {
+                Some(leader) if leader == self.shared.me => {
+                    if let Some(election) = &mut self.shared.state.lock().election {
+                        election.stand();
+                    }
+                    self.shared.stirred.notify_one();
+                    return Some(Found::Me);
+                }
+                Some(leader) => {
+                    if let Some(at) = self.muster_of(leader).await {
+                        self.follow(leader);
+                        return Some(Found::Other { leader, at });
+                    }
+                }
+                None => {}
+            }
+            if asked.is_none_or(|at| at.elapsed() >= ASK) {
+                asked = Some(Instant::now());
+                if let Some((leader, at)) = self.ask_all(deadline).await {
+                    self.follow(leader);
+                    return Some(Found::Other { leader, at });
+                }
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            let _ = timeout_at(deadline.min(Instant::now() + TICK), changed).await;
+        }
+    }
+
+    /// Whom a majority of the voters follows; not this node while it rests.
+    fn elected(&self) -> Option<u32> {
+        let state = self.shared.state.lock();
+        let leader = state.election.as_ref()?.leader()?;
+        let rests = state.rests_until.is_some_and(|until| until > Instant::now());
+        (leader != self.shared.me || !rests).then_some(leader)
+    }
+
+    /// Where this leader gathers, if it does.
+    async fn muster_of(&self, leader: u32) -> Option<SocketAddr> {
+        let place = self.place(leader)?;
+        let leads = self.shared.caller.ask(place).await?;
+        let port = leads.port.filter(|_| leads.leader == leader)?;
+        Some(SocketAddr::new(place.ip(), port))
+    }
+
+    fn place(&self, node: u32) -> Option<SocketAddr> {
+        self.shared.state.lock().electorate.as_ref()?.places.get(&node).copied()
+    }
+
+    /// The leader that any other node knows.
+    async fn ask_all(&self, deadline: Instant) -> Option<(u32, SocketAddr)> {
+        let places = self.electorate().map(|last| last.places).unwrap_or_default();
+        let mut asked = JoinSet::new();
+        for (_, place) in places.into_iter().filter(|(node, _)| *node != self.shared.me) {
+            let caller = self.shared.caller.clone();
+            asked.spawn(async move { caller.leader(place).await });
+        }
+        let first = async {
+            while let Some(answer) = asked.join_next().await {
+                let found = answer.ok().flatten();
+                if let Some((leader, at)) = found.filter(|(leader, _)| *leader != self.shared.me) {
+                    return Some((leader, at));
+                }
+            }
+            None
+        };
+        timeout_at(deadline, first).await.ok().flatten()
+    }
+
+    /// Where the leader of the last agreement gathers, once it does. Cancel-safe.
+    pub async fn muster_of_leader(&self) -> SocketAddr {
+        let Some(leader) = self.electorate().map(|last| last.leader) else {
+            return std::future::pending().await;
+        };
+        loop {
+            if let Some(at) = self.muster_of(leader).await {
+                self.follow(leader);
+                return at;
+            }
+            sleep(LOOKS).await;
+        }
+    }
+
+    /// Waits until nothing listens any more where this leader did, or nothing answers for so long; without end if it is
+    /// not known where. Cancel-safe.
+    pub async fn until_lost(&self, leader: u32, longest: Duration) {
+        let Some(place) = self.place(leader) else { return std::future::pending().await };
+        let (mut heard, mut closed) = (Instant::now(), 0);
+        loop {
+            match connect(place, LOOK).await {
+                Ok(_) => (heard, closed) = (Instant::now(), 0),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => closed += 1,
+                Err(_) => {}
+            }
+            if closed >= CLOSED || heard.elapsed() >= longest {
+                return;
+            }
+            sleep(LOOKS).await;
+        }
+    }
+
+    /// Waits until a leader tells this node, which knows nothing of the job, that it leads, and where it gathers.
+    /// Cancel-safe.
+    pub async fn told(&self) -> (u32, SocketAddr) {
+        tells::told(&self.shared).await
+    }
+}
+
+impl State {
+    fn adopt(&mut self, me: u32, electorate: Electorate, votes: bool) {
+        self.election = Election::new(me, &electorate.voters).filter(|_| votes);
+        self.electorate = Some(electorate);
+        self.dead.clear();
+        self.parted.clear();
+        self.links = Links::default();
+    }
+
+    fn leads(&self, me: u32) -> bool {
+        self.electorate.as_ref().is_some_and(|last| last.leader == me)
+    }
+
+    fn needs_no_vote(&self, me: u32) -> bool {
+        let Some(last) = &self.electorate else { return true };
+        let dead = last.voters.iter().filter(|voter| self.dead.contains(voter)).count();
+        last.voters.is_empty() || (last.leader == me && dead * 2 > last.voters.len())
+    }
+}
+
+impl Shared {
+    /// Time has passed in which each voter could answer.
+    fn tick(&self) {
+        let mut state = self.state.lock();
+        if let Some(election) = &mut state.election {
+            election.tick();
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    fn hear(&self, from: u32, token: &str, vote: &str) {
+        let mut state = self.state.lock();
+        let is_of_it = state.electorate.as_ref().is_some_and(|last| last.token == token);
+        if let (true, Some(election), Ok(vote)) =
+            (is_of_it, &mut state.election, serde_json::from_str(vote))
+        {
+            election.hear(from, vote);
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// What a node is told that asks who leads; None: this one does not know.
+    fn who_leads(&self) -> Option<Leads> {
+        let state = self.state.lock();
+        if let Some(port) = state.gathers {
+            return Some(Leads { leader: self.me, place: None, port: Some(port) });
+        }
+        let last = state.electorate.as_ref().filter(|_| state.runs)?;
+        let place = Some(*last.places.get(&last.leader)?);
+        Some(Leads { leader: last.leader, place, port: None })
+    }
+
+    /// Hands the votes to the connections to their receivers.
+    fn send_votes(&self) {
+        let mut state = self.state.lock();
+        let State { electorate: Some(last), election: Some(election), links, .. } = &mut *state
+        else {
+            return;
+        };
+        for (to, vote) in election.outgoing() {
+            let (Some(place), Ok(vote)) = (last.places.get(&to), serde_json::to_string(&vote))
+            else {
+                continue;
+            };
+            links.send(to, *place, &self.caller, (last.token.clone(), vote));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! How a launcher that knows nothing of the job, since the platform has started it again, hears that another node than
+//! node 0 leads: the leader tells it. Node 0 gathers by itself then, at the address of the job; other nodes listen for
+//! that while they look for node 0.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::Shared;
+use crate::keepalive::{millis, now};
+use crate::names;
+use crate::net::second_port;
+use crate::protocol::{FromMember, FromNode0, Purpose};
+use crate::server::listener::{ConnectionEvent, Listener};
+use linux::host::Host;
+
+/// Pause between two rounds.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Time limit of the resolution of node 0's name.
+const RESOLVE: Duration = Duration::from_secs(2);
+/// Time limit for an answer to leave.
+const ANSWERED: Duration = Duration::from_millis(50);
+
+/// The address of the job as the platform gives it.
+pub(super) struct Tells {
+    pub(super) host: Arc<Host>,
+    pub(super) master_addr: String,
+    pub(super) port: u16,
+}
+
+impl Tells {
+    /// The port at which nodes without an agreement hear who leads; nothing else of this program uses it.
+    fn told_at(&self) -> u16 {
+        second_port(self.port).saturating_add(1)
+    }
+}
+
+/// Tells all that may know less, as long as this node leads.
+pub(super) async fn tell_all(shared: Weak<Shared>) {
+    loop {
+        let Some(shared) = shared.upgrade() else { return };
+        let (port, attempt, places) = {
+            let state = shared.state.lock();
+            let (Some(port), Some(last)) = (state.gathers, &state.electorate) else { return };
+            (port, last.attempt, last.places.clone())
+        };
+        let Tells { host, master_addr, port: of_job } = &shared.tells;
+        let named = names::resolve(host, master_addr, RESOLVE, None).await.unwrap_or_default();
+        let node_0 = named.into_iter().map(|at| SocketAddr::new(at, *of_job));
+        let others = places.iter().filter(|(node, _)| **node != shared.me);
+        let others = others.map(|(_, place)| SocketAddr::new(place.ip(), shared.tells.told_at()));
+        let mut told = JoinSet::new();
+        for place in node_0.chain(others) {
+            let caller = shared.caller.clone();
+            told.spawn(async move { caller.tell(place, (port, attempt)).await });
+        }
+        drop(shared);
+        told.join_all().await;
+        sleep(AGAIN).await;
+    }
+}
+
+/// The leader and where it gathers, once it tells.
+pub(super) async fn told(shared: &Shared) -> (u32, SocketAddr) {
+    let Shared { caller, tells, .. } = shared;
+    // Without this port the node is found only at the address of the job.
+    let opened = Listener::open(tells.told_at(), caller.all, caller.secret.clone());
+    let Ok((_listener, mut events)) = opened else { return std::future::pending().await };
+    let mut peers = BTreeMap::new();
+    while let Some(event) = events.recv().await {
+        match event {
+            ConnectionEvent::Arrived(arrival) => {
+                let hello = &arrival.hello;
+                if hello.purpose == Purpose::Standby && !caller.key().is_of_other_job(&hello.key) {
+                    peers.insert(arrival.id, arrival);
+                }
+            }
+            ConnectionEvent::Frame(id, frame) => {
+                let (FromMember::Leads { port, .. }, Some(peer)) = (*frame, peers.get(&id)) else {
+                    continue;
+                };
+                peer.out.send(&FromNode0::Welcome { at: now(), wall: millis(SystemTime::now()) });
+                sleep(ANSWERED).await;
+                return (peer.hello.node, SocketAddr::new(peer.from.ip(), port));
+            }
+            ConnectionEvent::Gone(id, _) => drop(peers.remove(&id)),
+            ConnectionEvent::Rejected { .. } => {}
+        }
+    }
+    std::future::pending().await
+}

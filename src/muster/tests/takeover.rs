@@ -1,0 +1,195 @@
+//! Tests of jobs whose leader is lost: another node leads the next attempt.
+
+use std::collections::BTreeMap;
+
+use tokio::time::{Instant, timeout};
+
+use super::*;
+use crate::protocol::Cause;
+
+/// One launcher: two seats and one spare.
+struct Launcher {
+    config: Config,
+    summary: NodeSummary,
+    host: Arc<Host>,
+}
+
+/// Its part in an attempt.
+enum Part {
+    Seated(Session, Agreement),
+    Parked(Box<Parked>),
+    Elsewhere(Option<(u32, std::net::SocketAddr)>),
+}
+
+impl Launcher {
+    fn new(node: u32, port: u16) -> Launcher {
+        let host = Arc::new(Host::replayed("/", BTreeMap::new()));
+        let seating = Seating { spares: 1, ..Seating::default() };
+        let mut config = Config { seating, ..config(node, 2, port) };
+        let summary = NodeSummary { spares: 1, ..summary(node, 2) };
+        config.standby = Some(config.stand_by(&host, &summary.hostname).expect("a port"));
+        Launcher { config, summary, host }
+    }
+
+    fn standby(&self) -> &Standby {
+        self.config.standby.as_ref().expect("each has one")
+    }
+
+    /// Takes part in attempt `number`, led by this node, or by another one there.
+    async fn part(
+        &mut self,
+        number: u32,
+        found: Option<(u32, Option<std::net::SocketAddr>)>,
+    ) -> Part {
+        let again = move || -> Decide {
+            let again = Again { attempt: number + 1, pause: 0, tally: Tally::default() };
+            Box::new(move |_: &mut Cause, _, _| Some(again))
+        };
+        self.summary.attempt = number;
+        (self.config.leader, self.config.at) = match found {
+            None => (self.config.node, None),
+            Some((leader, at)) => (leader, at),
+        };
+        if let Some(last) = self.standby().electorate() {
+            self.config.seating.may_return(&last, number);
+        }
+        if found.is_none() {
+            let own = self.summary.clone();
+            let gathered =
+                match gather(&self.config, own, &mut |_| {}).await.expect("no refusal") {
+                    Assembly::All(gathered) => gathered,
+                    Assembly::Elsewhere(found) => return Part::Elsewhere(found),
+                    Assembly::Alone(why) => panic!("{why:?}"),
+                };
+            let agreed = Agreement { attempt: number, ..agreement(&gathered, port()) };
+            let decide = (again(), Tally::default());
+            return match gathered.agree(agreed.clone(), decide, &mut |_| {}).await {
+                Ok(Settled::Session(session)) => Part::Seated(session, agreed),
+                Ok(Settled::Lost(_)) => Part::Elsewhere(None),
+                Err(refusal) => panic!("{refusal:?}"),
+            };
+        }
+        let (config, summary) = (&self.config, &self.summary);
+        match join(&self.host, config, summary, None, &mut |_| {}).await.expect("no refusal") {
+            Joined::Offer(offer) => {
+                let agreed = offer.agreement.clone();
+                match offer.accept(Some(again())).await.expect("no refusal") {
+                    Accepted::Session(session) => Part::Seated(session, agreed),
+                    _ => Part::Elsewhere(None),
+                }
+            }
+            Joined::Parked(parked) => Part::Parked(parked),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Takes part in the attempt that follows the loss of its leader.
+    async fn next(&mut self, number: u32) -> Part {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let found = self.standby().seek(deadline).await.expect("somebody leads");
+            let found = match found {
+                Found::Me => None,
+                Found::Other { leader, at } => Some((leader, Some(at))),
+            };
+            match self.part(number, found).await {
+                Part::Elsewhere(_) => {}
+                part => return part,
+            }
+        }
+    }
+}
+
+impl Part {
+    fn seated(self) -> (Session, Agreement) {
+        match self {
+            Part::Seated(session, agreed) => (session, agreed),
+            Part::Parked(_) => panic!("it has no seat"),
+            Part::Elsewhere(found) => panic!("{found:?} leads"),
+        }
+    }
+
+    fn parked(self) -> Box<Parked> {
+        match self {
+            Part::Parked(parked) => parked,
+            _ => panic!("it waits for no seat"),
+        }
+    }
+}
+
+/// The first attempt of nodes 0 and 1, for whose seats node 2 waits.
+async fn begun() -> ([Launcher; 3], [Session; 2], Box<Parked>) {
+    let port = port();
+    let [mut zero, mut one, mut two] = [0, 1, 2].map(|node| Launcher::new(node, port));
+    let platform = Some((0, None));
+    let (of_zero, of_one, of_two) =
+        tokio::join!(zero.part(0, None), one.part(0, platform), two.part(0, platform));
+    let sessions = [of_zero.seated().0, of_one.seated().0];
+    ([zero, one, two], sessions, of_two.parked())
+}
+
+async fn verdict(session: &mut Session) -> (Cause, Option<Again>) {
+    loop {
+        match timeout(Duration::from_secs(20), session.next_event()).await.expect("in time") {
+            SessionEvent::Verdict { cause, again } => return (*cause, again),
+            SessionEvent::Stop => {}
+            SessionEvent::AllDone => panic!("nothing is done"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn survivors_of_the_leader_go_on() {
+    let ([zero, mut one, mut two], [of_zero, mut of_one], parked) = begun().await;
+    of_zero.die();
+    drop(zero);
+    let (cause, again) = verdict(&mut of_one).await;
+    assert!(cause.node == 0 && cause.loss.is_some(), "{cause:?}");
+    assert_eq!(again.map(|again| again.attempt), Some(1));
+    of_one.close_to_return().await;
+    assert!(matches!(parked.wait().await, Unparked::Lost(_)));
+    one.config.seating.lost.insert(0);
+    two.config.seating.lost.insert(0);
+    let began = Instant::now();
+    let (of_one, of_two) = tokio::join!(one.next(1), two.next(1));
+    println!("another leader after {:?}", began.elapsed());
+    let ((mut of_one, agreed), (mut of_two, same)) = (of_one.seated(), of_two.seated());
+    assert_eq!(agreed, same);
+    assert_eq!((agreed.attempt, &agreed.seats[..]), (1, &[1, 2][..]));
+    // The new leader decides for all.
+    of_two.done();
+    of_one.done();
+    for session in [&mut of_one, &mut of_two] {
+        assert_eq!(session.next_event().await, SessionEvent::AllDone);
+    }
+}
+
+/// Control: one of three has no majority.
+#[tokio::test]
+async fn one_alone_does_not_go_on() {
+    let ([zero, mut one, two], [of_zero, of_one], parked) = begun().await;
+    of_zero.die();
+    drop((zero, two, parked));
+    of_one.close_to_return().await;
+    let next = timeout(Duration::from_secs(6), one.next(1)).await;
+    assert!(next.is_err(), "it led alone");
+}
+
+/// A launcher of node 0 that the platform starts again finds the job that another one leads, and waits for a seat.
+#[tokio::test]
+async fn fresh_node_0_is_told_who_leads() {
+    let ([zero, mut one, mut two], [of_zero, of_one], parked) = begun().await;
+    let port = zero.config.port;
+    of_zero.die();
+    drop((zero, parked));
+    of_one.close_to_return().await;
+    let (of_one, of_two) = tokio::join!(one.next(1), two.next(1));
+    let _sessions = (of_one.seated(), of_two.seated());
+    let mut fresh = Launcher::new(0, port);
+    let told = match timeout(Duration::from_secs(10), fresh.part(0, None)).await.expect("told") {
+        Part::Elsewhere(found) => found.expect("it is told where"),
+        _ => panic!("it began a job of its own"),
+    };
+    assert_eq!(told.0, one.config.node);
+    fresh.part(0, Some((told.0, Some(told.1)))).await.parked();
+}
