@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::net::connect;
 use crate::protocol::{ChannelError, Loss};
@@ -266,6 +266,22 @@ impl Sight {
         }
         let limit = if self.lives { self.longest } else { UNANSWERED.min(self.longest) };
         (after >= limit).then_some(Loss::Cut)
+    }
+
+    /// Dials the peer's port until it is lost.
+    pub(crate) async fn look(mut self, peer: SocketAddr) -> Loss {
+        let cut = Instant::now();
+        loop {
+            let found = port(peer).await;
+            // A peer that lives has cut the connection, and does not take it up again.
+            if self.lives {
+                return Loss::Cut;
+            }
+            if let Some(loss) = self.judge(found, cut.elapsed()) {
+                return loss;
+            }
+            sleep(AGAIN).await;
+        }
     }
 }
 

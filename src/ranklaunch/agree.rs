@@ -401,6 +401,10 @@ async fn follow(
             Joined::Parked(parked) => match seats::wait(context, *parked, &config, &restarts).await {
                 Waited::Again(next) => return Ok(Mustered::Again(next)),
                 Waited::Over(ending) => return Ok(Mustered::Over(ending)),
+                Waited::Lives(at) => {
+                    config.at = Some(at);
+                    continue;
+                }
                 Waited::Lost(ending) => {
                     config.wait_timeout = config.wait_timeout.min(seats::NODE_0_RETURNS);
                     lost = Some(ending);

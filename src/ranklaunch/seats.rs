@@ -2,12 +2,15 @@
 //! to know of them.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+use tokio::time::timeout;
 
 use super::context::Context;
 use super::job_verdict::judged;
 use super::restart::{NextAttempt, Restarts};
-use muster::{Again, Cause, Config, Gathered, Parked, Seating, Standby, Unparked};
+use muster::{Again, Cause, Config, Gathered, Loss, Parked, Seating, Standby, Unparked};
 use plan::Plan;
 use report::Ending;
 use text::lang::Text;
@@ -17,6 +20,8 @@ use verdict::outcome::{Outcome, StopReason};
 
 /// A node without a seat that lost its connection waits so long for node 0.
 pub(super) const NODE_0_RETURNS: Duration = Duration::from_secs(60);
+/// Time limit for a leader that lives to say so.
+const ANSWERS: Duration = Duration::from_secs(2);
 
 /// What ends the wait for a seat.
 pub(super) enum Waited {
@@ -24,8 +29,10 @@ pub(super) enum Waited {
     Again(NextAttempt),
     /// The job has ended.
     Over(Ending),
-    /// The connection to node 0 ended; the end of this node if it does not come back.
+    /// The connection to the leader ended; the end of this node if it does not come back.
     Lost(Ending),
+    /// The leader lives, and gathers there.
+    Lives(SocketAddr),
 }
 
 /// Waits until a seat may be free or the job has ended.
@@ -54,6 +61,11 @@ pub(super) async fn wait(
             let (leader, now) = ((config.leader, None), muster::now());
             let mut cause = Cause::lost(leader, host, loss, None, silence, now);
             let last = config.standby.as_ref().filter(|standby| standby.can_go_on());
+            if let Some(standby) = last.filter(|_| loss != Loss::Died)
+                && let Ok(at) = timeout(ANSWERS, standby.muster_of_leader()).await
+            {
+                return Waited::Lives(at);
+            }
             if let Some(last) = last.and_then(Standby::electorate) {
                 restarts.count_on(last.attempt, last.tally);
                 let mut decide = restarts.decide();

@@ -12,14 +12,14 @@ use super::connection::{Connection, Received, Resumption, spread};
 use super::problem::{self, Holder, JoinProblem, incompatible};
 use super::run;
 use crate::foreign::ForeignAction;
-use crate::keepalive::{millis, now};
+use crate::keepalive::{Cut, Port, Sight, millis, now, port};
 use crate::links::endpoint::{MeasureTarget, Measurement, WHOLE};
 use crate::links::{ALL_STEPS, STEP};
 use crate::names::LastResort;
 use crate::net::{DialError, Dialer, Seen, Target, connect, jitter, second_port};
 use crate::protocol::handshake::{self, Rejection};
 use crate::protocol::{
-    Again, Agreement, Cause, Channel, Decide, Difference, Electorate, FromMember, FromNode0, Last,
+    Again, Agreement, Cause, Channel, ChannelError, Decide, Difference, Electorate, FromMember, FromNode0, Last,
     LinkReport, Loss, NodeSummary,
 };
 use crate::session::{Config, Session};
@@ -431,6 +431,17 @@ pub enum Unparked {
 impl Parked {
     /// Waits until a seat may be free or the job has ended.
     pub async fn wait(mut self) -> Unparked {
+        let (standby, longest) =
+            (self.connection.config.standby.clone(), self.connection.config.peer_timeout);
+        let leader = standby.as_ref().and_then(Standby::leaders_place);
+        // A port that was never reached proves nothing later.
+        let was_reached = async {
+            match leader {
+                Some(leader) => port(leader).await == Port::Open,
+                None => false,
+            }
+        };
+        let was_reached = was_reached.await;
         let unparked = loop {
             match self.connection.next().await {
                 Ok(FromNode0::AllDone) => break Unparked::AllDone,
@@ -438,10 +449,19 @@ impl Parked {
                     break Unparked::Verdict { cause: Box::new(cause), again };
                 }
                 Ok(_) => {}
-                Err(lost) => break Unparked::Lost(lost.loss()),
+                Err(lost) => {
+                    let loss = match (&lost, leader) {
+                        (ChannelError::Silent, _) | (_, None) => lost.loss(),
+                        (_, Some(leader)) => {
+                            let sight = Sight::new(was_reached, Cut::from(&lost), longest);
+                            sight.look(leader).await
+                        }
+                    };
+                    break Unparked::Lost(loss);
+                }
             }
         };
-        if let Some(standby) = &self.connection.config.standby {
+        if let Some(standby) = &standby {
             standby.ended(matches!(unparked, Unparked::Lost(_)));
         }
         unparked

@@ -392,6 +392,12 @@ impl Standby {
         timeout_at(deadline, first).await.ok().flatten()
     }
 
+    /// Where the launcher of the leader listens.
+    pub(crate) fn leaders_place(&self) -> Option<SocketAddr> {
+        let leader = self.shared.state.lock().electorate.as_ref()?.leader;
+        self.place(leader)
+    }
+
     /// Where the leader of the last agreement gathers, once it does. Cancel-safe.
     pub async fn muster_of_leader(&self) -> SocketAddr {
         let Some(leader) = self.electorate().map(|last| last.leader) else {
