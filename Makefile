@@ -37,7 +37,7 @@ JUDGED := $(wildcard $(CURDIR)/../shared/reference/failures/given.jsonl)
 
 DIST := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/dist
 
-.PHONY: build demo test lint docs bench fuzz dist gpu hunt judge judge-checkpoints judge-hangs judge-saves thorough
+.PHONY: build demo test lint docs bench fuzz dist gpu hunt immortal judge judge-checkpoints judge-hangs judge-saves thorough
 
 build: linker
 	$(CARGO) build --release --locked
@@ -52,7 +52,7 @@ demo: linker
 test: $(if $(SUITE),$(SUITE:%=suite-%),suite-main)
 
 # Suites that are asked for often, by their names alone.
-gpu hunt judge judge-checkpoints judge-hangs judge-saves thorough: %: suite-%
+gpu hunt immortal judge judge-checkpoints judge-hangs judge-saves thorough: %: suite-%
 
 suite-main: linker tools
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
@@ -140,6 +140,12 @@ suite-hunt: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" HUNT_SECONDS="$${HUNT_SECONDS:-600}" \
 	$(CARGO) test --locked --test hunt a_long_hunt -- --ignored --nocapture
+
+# Six nodes that are lost, cut off, frozen and killed at random for MINUTES=30; SEED repeats the choice.
+suite-immortal: linker
+	PYTHON="$$(tests/python/find.sh torch numpy)" && \
+	RANKLAUNCH_TEST_PYTHON="$$PYTHON" \
+	$(CARGO) test --locked --test hunt job_outlives_its_nodes -- --ignored --nocapture
 
 suite-judge: linker
 	RANKLAUNCH_JUDGE="$${RANKLAUNCH_JUDGE:-$(JUDGED)}" \

@@ -36,7 +36,7 @@ pub struct Running {
 }
 
 /// The role of a process in its job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     Guard,
     Agent,
