@@ -130,10 +130,11 @@ impl Config {
         keepalive::longest_silence(self.peer_timeout)
     }
 
-    /// Where the leader listens for the others.
+    /// Where the leader listens for the others: on the port of the job, which is found there at node 0; another leader
+    /// where it listened before, or on any port.
     pub(crate) fn listens(&self) -> u16 {
-        // The address of node 0 is where the platform says that the job is found.
-        if self.node == 0 { self.port } else { 0 }
+        let before = self.standby.as_ref().and_then(Standby::gathered_at);
+        if self.node == 0 { self.port } else { before.unwrap_or(0) }
     }
 
     /// What this launcher keeps so that the job goes on when its leader is lost.

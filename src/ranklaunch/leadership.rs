@@ -78,7 +78,7 @@ impl Leadership {
             Known::Before if !standby.has_lost_leader() => {
                 // Those that go on are there already, or will soon be.
                 tokio::select! {
-                    at = standby.muster_of_leader() => {
+                    at = standby.muster_of_leader(last.leader) => {
                         Some(Found::Other { leader: last.leader, at })
                     }
                     () = standby.until_lost(last.leader, config.longest_silence()) => {
@@ -128,6 +128,7 @@ pub(super) struct Elsewhere {
     /// Nothing is known of the job, so its leader would tell.
     hears: bool,
     leader: u32,
+    at: Option<SocketAddr>,
     longest: Duration,
 }
 
@@ -137,7 +138,7 @@ impl Elsewhere {
         let standby = config.standby.clone();
         let knows = standby.as_ref().is_some_and(|standby| standby.electorate().is_some());
         let hears = !knows && !is_here;
-        Elsewhere { standby, hears, leader: config.leader, longest: config.longest_silence() }
+        Elsewhere { standby, hears, leader: config.leader, at: config.at, longest: config.longest_silence() }
     }
 
     /// Waits until another node leads, or may.
@@ -145,8 +146,16 @@ impl Elsewhere {
         match &self.standby {
             Some(standby) if self.hears => Some(standby.told().await),
             Some(standby) if standby.electorate().is_some() => {
-                standby.until_lost(self.leader, self.longest).await;
-                None
+                let moved = async {
+                    match self.at {
+                        Some(at) => standby.until_moved(self.leader, at).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = standby.until_lost(self.leader, self.longest) => None,
+                    at = moved => Some((self.leader, at)),
+                }
             }
             _ => std::future::pending().await,
         }

@@ -62,7 +62,7 @@ pub(super) async fn wait(
             let mut cause = Cause::lost(leader, host, loss, None, silence, now);
             let last = config.standby.as_ref().filter(|standby| standby.can_go_on());
             if let Some(standby) = last.filter(|_| loss != Loss::Died)
-                && let Ok(at) = timeout(ANSWERS, standby.muster_of_leader()).await
+                && let Ok(at) = timeout(ANSWERS, standby.muster_of_leader(config.leader)).await
             {
                 return Waited::Lives(at);
             }

@@ -124,7 +124,10 @@ impl Admission {
     /// # Errors
     /// If listening on the port fails.
     pub fn open(config: &Config, own: NodeSummary) -> Result<Admission, Refusal> {
-        let opened = Listener::open(config.listens(), config.all(), config.secret.clone());
+        let open = |port| Listener::open(port, config.all(), config.secret.clone());
+        let opened = open(config.listens());
+        // Only the address of node 0 is fixed.
+        let opened = if config.node == 0 { opened } else { opened.or_else(|_| open(0)) };
         let (listener, events) = opened.map_err(|error| cannot_listen(config.port, &error))?;
         if let Some(standby) = &config.standby {
             standby.gathers(listener.port);

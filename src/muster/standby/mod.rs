@@ -216,6 +216,11 @@ impl Standby {
         }
     }
 
+    /// As a leader: the port on which it gathered before.
+    pub(crate) fn gathered_at(&self) -> Option<u16> {
+        self.shared.state.lock().gathers
+    }
+
     /// As a leader: it gathers on this port.
     pub(crate) fn gathers(&self, port: u16) {
         let mut state = self.shared.state.lock();
@@ -398,17 +403,26 @@ impl Standby {
         self.place(leader)
     }
 
-    /// Where the leader of the last agreement gathers, once it does. Cancel-safe.
-    pub async fn muster_of_leader(&self) -> SocketAddr {
-        let Some(leader) = self.electorate().map(|last| last.leader) else {
-            return std::future::pending().await;
-        };
+    /// Where this leader gathers, once it does; without end if it is not known where its launcher is. Cancel-safe.
+    pub async fn muster_of_leader(&self, leader: u32) -> SocketAddr {
         loop {
             if let Some(at) = self.muster_of(leader).await {
                 self.follow(leader);
                 return at;
             }
             sleep(LOOKS).await;
+        }
+    }
+
+    /// Waits until this leader gathers somewhere else. Cancel-safe.
+    pub async fn until_moved(&self, leader: u32, from: SocketAddr) -> SocketAddr {
+        loop {
+            sleep(ASK).await;
+            if let Some(at) = self.muster_of(leader).await
+                && at.port() != from.port()
+            {
+                return at;
+            }
         }
     }
 
