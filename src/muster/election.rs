@@ -6,7 +6,7 @@
 //! cut one way. Nothing here sends, reads a clock or keeps a file: a launcher that starts again votes in no election of
 //! before.
 //!
-//! A launcher holds it in its `standby`; jobs that are simulated hold many (`tests`).
+//! A launcher holds it in its `succession`; jobs that are simulated hold many (`tests`).
 
 use std::fmt;
 

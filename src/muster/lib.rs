@@ -25,7 +25,7 @@ mod protocol;
 mod questions;
 mod server;
 mod session;
-mod standby;
+mod succession;
 #[cfg(test)]
 mod tests;
 
@@ -36,12 +36,12 @@ pub use keepalive::{PEER_TIMEOUT, cut_off, now};
 pub use links::endpoint::MeasureTarget;
 pub use links::{AffectedLinks, Link, Measured, Outlier, Speed, Trouble};
 pub use protocol::{
-    Again, Agreement, Cause, Decide, Difference, Electorate, Last, LinkReport, Loss, MeasureEndpoint,
-    MemberKind, Memory, NodeResult, NodeSummary, Property, Purpose, Seat, Secret, Share, Tally,
-    VARIABLE as SECRET,
+    Again, Agreement, Cause, Decide, Difference, Electorate, Last, LinkReport, Loss,
+    MeasureEndpoint, MemberKind, Memory, NodeResult, NodeSummary, Property, Purpose, Seat, Secret,
+    Share, Tally, VARIABLE as SECRET,
 };
 pub use questions::{NoAnswer, Packed, Questions};
 pub use server::compare::refuse_differences;
 pub use server::{Assembly, Gathered, Settled, gather, turn_away};
-pub use standby::{Found, Standby};
 pub use session::{Config, LostNodes, Seating, Session, SessionEvent, Without};
+pub use succession::{Found, Succession};

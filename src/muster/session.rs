@@ -13,10 +13,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::protocol::{Again, Cause, Electorate, Hello, JobKey, MemberKind, Memory, Purpose, Secret};
 use crate::keepalive;
+use crate::protocol::{
+    Again, Cause, Electorate, Hello, JobKey, MemberKind, Memory, Purpose, Secret,
+};
 use crate::questions::{Desk, Questions};
-use crate::standby::Standby;
+use crate::succession::Succession;
 use linux::host::Host;
 use linux::pace::{Live, Pace};
 
@@ -70,7 +72,7 @@ pub struct Config {
     /// Where another leader than that of the platform gathers.
     pub at: Option<SocketAddr>,
     /// Only in a job with spares.
-    pub standby: Option<Standby>,
+    pub succession: Option<Succession>,
     /// Number of nodes that start ranks.
     pub nnodes: u32,
     pub seating: Seating,
@@ -133,7 +135,7 @@ impl Config {
     /// Where the leader listens for the others: on the port of the job, which is found there at node 0; another leader
     /// where it listened before, or on any port.
     pub(crate) fn listens(&self) -> u16 {
-        let before = self.standby.as_ref().and_then(Standby::gathered_at);
+        let before = self.succession.as_ref().and_then(Succession::gathered_at);
         if self.node == 0 { self.port } else { before.unwrap_or(0) }
     }
 
@@ -141,10 +143,10 @@ impl Config {
     ///
     /// # Errors
     /// If it cannot listen.
-    pub fn stand_by(&self, host: &Arc<Host>, hostname: &str) -> std::io::Result<Standby> {
-        let hello = Hello { purpose: Purpose::Standby, ..self.hello(hostname) };
+    pub fn succession_of(&self, host: &Arc<Host>, hostname: &str) -> std::io::Result<Succession> {
+        let hello = Hello { purpose: Purpose::Succession, ..self.hello(hostname) };
         let found = (Arc::clone(host), self.master_addr.clone());
-        Standby::start((hello, self.secret.clone(), self.all()), found)
+        Succession::start((hello, self.secret.clone(), self.all()), found)
     }
 
     pub fn key(&self) -> JobKey {
@@ -222,7 +224,11 @@ pub struct Ends {
 
 impl Session {
     /// Starts the session of `node` among `nodes`, those that start ranks; `run` is its task.
-    pub fn start<F>((node, leader): (u32, u32), nodes: Arc<[u32]>, run: impl FnOnce(Ends) -> F) -> Session
+    pub fn start<F>(
+        (node, leader): (u32, u32),
+        nodes: Arc<[u32]>,
+        run: impl FnOnce(Ends) -> F,
+    ) -> Session
     where
         F: Future<Output = ()> + Send + 'static,
     {

@@ -233,7 +233,7 @@ async fn conduct(
         run: OwnRun::default(),
         notices,
         catalogue,
-        standby: OnceLock::new(),
+        succession: OnceLock::new(),
         warned: Mutex::default(),
     };
     let heard = context.notices.clone();

@@ -27,7 +27,7 @@ use super::{collect, notify_peers};
 use linux::random;
 use muster::{
     Accepted, Again, Agreement, Assembly, Cause, Config, Difference, Joined, LostNodes,
-    NodeSummary, Seating, Settled, Standby, StoreMark,
+    NodeSummary, Seating, Settled, StoreMark, Succession,
 };
 use node::observe::Facts;
 use plan::{Plan, Resume, RunIdentity, Scope};
@@ -59,8 +59,12 @@ pub(super) struct Agreed {
     pub(super) seats: Vec<u32>,
     /// What the next attempt has to know of the seats of this one.
     pub(super) seating: Seating,
-    /// The nodes that node 0 loses.
+    /// The nodes that the leader loses.
     pub(super) lost: Option<LostNodes>,
+    /// The node that leads, in a job with spares.
+    pub(super) leader: Option<u32>,
+    /// What failed calls for another node than that.
+    pub(super) leader_resigns: bool,
 }
 
 impl Agreed {
@@ -74,13 +78,22 @@ impl Agreed {
         let gone = self.lost.map(|gone| gone.lock().clone()).unwrap_or_default();
         let (identity, tally, seating) =
             (Some(identity), again.tally, seats::without(seating, gone));
-        Start::Observe(Some(NextAttempt { attempt, identity, restarts, tally, seating }))
+        let leader_resigns = self.leader_resigns;
+        Start::Observe(Some(NextAttempt {
+            attempt,
+            identity,
+            restarts,
+            tally,
+            seating,
+            leader_resigns,
+        }))
     }
 
     /// The first failure of this attempt is known.
     pub(super) fn failed(&mut self, cause: &Cause) {
         if FailedAttempt::from(cause).calls_for_another_node() {
             self.seating.avoided.insert(cause.node);
+            self.leader_resigns = self.leader == Some(cause.node);
         }
         if cause.loss.is_some() {
             self.seating.lost.insert(cause.node);
@@ -181,6 +194,8 @@ pub(super) async fn agree(
         seats,
         seating,
         lost,
+        leader: context.leader(),
+        leader_resigns: false,
     }))
 }
 
@@ -215,8 +230,9 @@ async fn hold_muster(
     if let Some(warning) = misplaced(facts, plan).filter(|_| next.is_none()) {
         context.warn(&[warning]);
     }
-    config.standby = context.standby(&config, &summary.hostname);
-    let mut leadership = Leadership::new(&config);
+    config.succession = context.succession(&config, &summary.hostname);
+    let resigns = next.is_some_and(|next| next.leader_resigns);
+    let mut leadership = Leadership::new(&config, resigns);
     loop {
         config.wait_timeout = leadership.left();
         let found = match leadership.find(&config).await {
@@ -233,7 +249,7 @@ async fn hold_muster(
             None if speaks => context.say(&begins(&config)),
             None => {}
         }
-        if let Some(last) = config.standby.as_ref().and_then(Standby::electorate) {
+        if let Some(last) = config.succession.as_ref().and_then(Succession::electorate) {
             config.seating.may_return(&last, attempt);
         }
         let mustered = if config.leader == config.node {
@@ -273,7 +289,7 @@ async fn lead(
     next: Option<&NextAttempt>,
 ) -> Result<Mustered, Refusal> {
     let restarts = next.map_or_else(|| context.restarts(), |next| next.restarts.clone());
-    let last = config.standby.as_ref().and_then(Standby::electorate);
+    let last = config.succession.as_ref().and_then(Succession::electorate);
     let identity = match (next.and_then(|next| next.identity.clone()), &last) {
         (Some(identity), _) => identity,
         (None, Some(last)) => RunIdentity {
@@ -303,7 +319,7 @@ async fn lead(
         let planned = planned.and_then(|mut plan| {
             let resume = gathered.checkpoint(&plan)?;
             required(&context.settings, resume)?;
-            if let Some(own) = config.standby.as_ref().filter(|_| leads_instead) {
+            if let Some(own) = config.succession.as_ref().filter(|_| leads_instead) {
                 let own = own.own_address();
                 let addr = own.map_or_else(|| facts.hostname.clone(), |own| own.to_string());
                 plan.membership.master_addr = addr;
@@ -342,6 +358,9 @@ async fn lead(
                 let port = agreement.master_port;
                 let mark =
                     (!plan.engine.runs_a_command()).then(|| StoreMark { port, key: config.key() });
+                if let Some(succession) = &config.succession {
+                    context.notices.may_leave(succession.can_go_on());
+                }
                 let session = JobSession::new(session, (&own, true), mark);
                 let shared =
                     agreed(context, facts, plan, &agreement, &differences, session, restarts);
@@ -375,7 +394,7 @@ async fn follow(
     let mut lost: Option<Ending> = None;
     let is_here = facts.network.master.as_ref().is_none_or(|master| master.local);
     let elsewhere = Elsewhere::new(&config, is_here);
-    let restarts = match (&config.standby, next) {
+    let restarts = match (&config.succession, next) {
         (None, _) => Restarts::none(),
         (Some(_), Some(next)) => next.restarts.clone(),
         (Some(_), None) => context.restarts(),
@@ -398,7 +417,8 @@ async fn follow(
                 context.say(&why);
                 return Ok(Mustered::Alone);
             }
-            Joined::Parked(parked) => match seats::wait(context, *parked, &config, &restarts).await {
+            Joined::Parked(parked) => match seats::wait(context, *parked, &config, &restarts).await
+            {
                 Waited::Again(next) => return Ok(Mustered::Again(next)),
                 Waited::Over(ending) => return Ok(Mustered::Over(ending)),
                 Waited::Lives(at) => {
@@ -435,10 +455,10 @@ async fn follow(
         if let Some(at) = offer.leader_at().filter(|_| config.leader != 0) {
             plan.membership.master_addr = at.to_string();
         }
-        let decide = config.standby.as_ref().map(|_| restarts.decide());
+        let decide = config.succession.as_ref().map(|_| restarts.decide());
         match offer.accept(decide).await? {
             Accepted::Session(session) => {
-                let agreed_last = config.standby.as_ref().and_then(Standby::electorate);
+                let agreed_last = config.succession.as_ref().and_then(Succession::electorate);
                 if let Some(last) = agreed_last {
                     restarts.count_on(last.attempt, last.tally);
                 }
@@ -457,7 +477,7 @@ async fn follow(
                     "the connection to node 0 was lost during the agreement; joining again",
                     "协商过程中与节点 0 的连接断开；重新加入"
                 ));
-                if config.standby.as_ref().is_some_and(|one| one.electorate().is_some()) {
+                if config.succession.as_ref().is_some_and(|one| one.electorate().is_some()) {
                     return Ok(Mustered::Elsewhere(None));
                 }
             }

@@ -16,8 +16,8 @@ use diagnose::Catalogue;
 use linux::host::Host;
 use linux::pace::{Live, Pace};
 use logs::Console;
-use muster::{Config, Standby};
 use monitor::status::StatusBoard;
+use muster::{Config, Succession};
 use report::journal::Journal;
 use report::start::Remarks;
 use report::{Ending, closing, files};
@@ -62,7 +62,7 @@ pub(super) struct Context {
     /// The catalogue of failures, where the profile adds rows to the built-in one.
     pub(super) catalogue: Option<&'static Catalogue>,
     /// What this launcher keeps of a job with spares.
-    pub(super) standby: OnceLock<Standby>,
+    pub(super) succession: OnceLock<Succession>,
     /// The warnings that this console showed, to repeat them after a failure.
     pub(super) warned: Mutex<Vec<Warning>>,
 }
@@ -94,17 +94,22 @@ impl Context {
 
     /// What this launcher keeps so that a job with spares goes on without its leader; None: the job has none, or nothing
     /// can be listened on.
-    pub(super) fn standby(&self, config: &Config, hostname: &str) -> Option<Standby> {
+    pub(super) fn succession(&self, config: &Config, hostname: &str) -> Option<Succession> {
         if config.seating.spares == 0 {
             return None;
         }
-        if self.standby.get().is_none() {
-            match config.stand_by(&self.host, hostname) {
-                Ok(standby) => drop(self.standby.set(standby)),
+        if self.succession.get().is_none() {
+            match config.succession_of(&self.host, hostname) {
+                Ok(succession) => drop(self.succession.set(succession)),
                 Err(error) => tracing::warn!(%error, "the job ends with its leader"),
             }
         }
-        self.standby.get().cloned()
+        self.succession.get().cloned()
+    }
+
+    /// The node that leads a job with spares.
+    pub(super) fn leader(&self) -> Option<u32> {
+        self.succession.get()?.electorate().map(|last| last.leader)
     }
 
     pub(super) fn say(&self, text: &Text) {

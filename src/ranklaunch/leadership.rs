@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::seats::of_others;
-use muster::{Cause, Config, Found, Loss, Standby};
+use muster::{Cause, Config, Found, Loss, Succession};
 use report::Ending;
 use text::lang::Text;
 use text::text;
@@ -43,9 +43,15 @@ pub(super) struct Leadership {
 }
 
 impl Leadership {
-    pub(super) fn new(config: &Config) -> Leadership {
-        let waits = config.wait_timeout;
-        Leadership { deadline: Instant::now() + waits, waits, known: Known::Before }
+    /// `leader_resigns`: the one that led is no place for the next attempt.
+    pub(super) fn new(config: &Config, leader_resigns: bool) -> Leadership {
+        let (waits, succession) = (config.wait_timeout, config.succession.as_ref());
+        let resigns = leader_resigns && succession.is_some_and(Succession::can_go_on);
+        if let Some(succession) = succession.filter(|_| resigns) {
+            succession.leaves_the_lead();
+        }
+        let known = if resigns { Known::Nothing } else { Known::Before };
+        Leadership { deadline: Instant::now() + waits, waits, known }
     }
 
     /// Time until the deadline.
@@ -64,9 +70,9 @@ impl Leadership {
     /// The end of this node, if none is found in time.
     pub(super) async fn find(&mut self, config: &Config) -> Result<Leader, Ending> {
         let of_platform = if config.node == 0 { Leader::Me } else { Leader::OfPlatform };
-        let standby = config.standby.as_ref();
-        let last = standby.and_then(Standby::electorate);
-        let (Some(standby), Some(last)) = (standby, last) else {
+        let succession = config.succession.as_ref();
+        let last = succession.and_then(Succession::electorate);
+        let (Some(succession), Some(last)) = (succession, last) else {
             return Ok(match self.known {
                 Known::Told(leader, at) => Leader::Other { leader, at },
                 Known::Before | Known::Nothing => of_platform,
@@ -75,18 +81,18 @@ impl Leadership {
         let found = match self.known {
             Known::Told(leader, at) => Some(Found::Other { leader, at }),
             Known::Before if last.leader == config.node => Some(Found::Me),
-            Known::Before if !standby.has_lost_leader() => {
+            Known::Before if !succession.has_lost_leader() => {
                 // Those that go on are there already, or will soon be.
                 tokio::select! {
-                    at = standby.muster_of_leader(last.leader) => {
+                    at = succession.muster_of_leader(last.leader) => {
                         Some(Found::Other { leader: last.leader, at })
                     }
-                    () = standby.until_lost(last.leader, config.longest_silence()) => {
-                        standby.seek(self.deadline).await
+                    () = succession.until_lost(last.leader, config.longest_silence()) => {
+                        succession.seek(self.deadline).await
                     }
                 }
             }
-            Known::Before | Known::Nothing => standby.seek(self.deadline).await,
+            Known::Before | Known::Nothing => succession.seek(self.deadline).await,
         };
         match found {
             Some(Found::Me) => Ok(Leader::Me),
@@ -124,7 +130,7 @@ impl Leadership {
 
 /// What may end the attempt to join a leader.
 pub(super) struct Elsewhere {
-    standby: Option<Standby>,
+    succession: Option<Succession>,
     /// Nothing is known of the job, so its leader would tell.
     hears: bool,
     leader: u32,
@@ -135,25 +141,31 @@ pub(super) struct Elsewhere {
 impl Elsewhere {
     /// `is_here`: the platform's address of the job is one of this host, where another launcher may listen.
     pub(super) fn new(config: &Config, is_here: bool) -> Elsewhere {
-        let standby = config.standby.clone();
-        let knows = standby.as_ref().is_some_and(|standby| standby.electorate().is_some());
+        let succession = config.succession.clone();
+        let knows = succession.as_ref().is_some_and(|succession| succession.electorate().is_some());
         let hears = !knows && !is_here;
-        Elsewhere { standby, hears, leader: config.leader, at: config.at, longest: config.longest_silence() }
+        Elsewhere {
+            succession,
+            hears,
+            leader: config.leader,
+            at: config.at,
+            longest: config.longest_silence(),
+        }
     }
 
     /// Waits until another node leads, or may.
     pub(super) async fn wait(&self) -> Option<(u32, SocketAddr)> {
-        match &self.standby {
-            Some(standby) if self.hears => Some(standby.told().await),
-            Some(standby) if standby.electorate().is_some() => {
+        match &self.succession {
+            Some(succession) if self.hears => Some(succession.told().await),
+            Some(succession) if succession.electorate().is_some() => {
                 let moved = async {
                     match self.at {
-                        Some(at) => standby.until_moved(self.leader, at).await,
+                        Some(at) => succession.until_moved(self.leader, at).await,
                         None => std::future::pending().await,
                     }
                 };
                 tokio::select! {
-                    () = standby.until_lost(self.leader, self.longest) => None,
+                    () = succession.until_lost(self.leader, self.longest) => None,
                     at = moved => Some((self.leader, at)),
                 }
             }

@@ -124,7 +124,7 @@ pub(super) fn config(
         node: member.member(),
         leader: 0,
         at: None,
-        standby: None,
+        succession: None,
         nnodes: member.members(),
         seating: Seating { spares: member.spares, ..Seating::default() },
         hosts,

@@ -109,6 +109,8 @@ struct Shared {
     node: AtomicU32,
     /// A source of this node itself has given a notice.
     is_own: AtomicBool,
+    /// As a leader: another node can lead.
+    may_leave: AtomicBool,
     /// Held while a notice is compared with the pending one and takes its place: they come from several threads.
     hearing: Mutex<()>,
     lead: Duration,
@@ -145,6 +147,7 @@ impl Notices {
             attempt,
             node: AtomicU32::new(0),
             is_own: AtomicBool::new(false),
+            may_leave: AtomicBool::new(false),
             hearing,
             lead,
             grace,
@@ -278,11 +281,17 @@ impl Notices {
         Some(self.pending()?.told.reason)
     }
 
+    /// This node leads the job. `others_can`: so can another one.
+    pub(super) fn may_leave(&self, others_can: bool) {
+        self.0.may_leave.store(others_can, Ordering::Relaxed);
+    }
+
     /// Whether the job can go on after the pending notice, if another node waits for the seat of the one that ends soon.
-    /// Asked on node 0.
+    /// Asked on the node that leads.
     pub(super) fn lets_others_go_on(&self) -> bool {
         let is_own = self.0.is_own.load(Ordering::Relaxed);
-        self.pending().is_some_and(|heard| !is_own && !heard.told.is_of_job)
+        let may_leave = !is_own || self.0.may_leave.load(Ordering::Relaxed);
+        self.pending().is_some_and(|heard| may_leave && !heard.told.is_of_job)
     }
 
     /// The nodes start again. Whether this one ends in place of that, since the notice was its own; on the others it is

@@ -51,10 +51,8 @@ pub(super) struct FailedAttempt {
     code: i32,
     /// A node is lost; another one may take its place.
     lost: Option<Loss>,
-    /// Another node waits for a seat.
+    /// Another node waits for the seat of the one that failed.
     another_waits: bool,
-    /// It was node 0 that failed, which keeps its seat.
-    is_node_0: bool,
     /// Cause of the end according to the output of the ranks.
     cause: Option<Box<Why>>,
 }
@@ -63,17 +61,17 @@ impl From<&Ending> for FailedAttempt {
     fn from(ending: &Ending) -> FailedAttempt {
         let Ending { rank, class, code, .. } = *ending;
         let cause = ending.why.clone();
-        let (lost, another_waits, is_node_0) = (None, false, false);
-        FailedAttempt { rank, id: ending.id, class, code, lost, another_waits, is_node_0, cause }
+        let (lost, another_waits) = (None, false);
+        FailedAttempt { rank, id: ending.id, class, code, lost, another_waits, cause }
     }
 }
 
 impl From<&Cause> for FailedAttempt {
     fn from(cause: &Cause) -> FailedAttempt {
         let Cause { rank, class, code, .. } = *cause;
-        let (id, lost, another_waits, is_node_0) = (cause.id, cause.loss, false, cause.node == 0);
+        let (id, lost, another_waits) = (cause.id, cause.loss, false);
         let cause = cause.why.clone();
-        FailedAttempt { rank, id, class, code, lost, another_waits, is_node_0, cause }
+        FailedAttempt { rank, id, class, code, lost, another_waits, cause }
     }
 }
 
@@ -211,7 +209,7 @@ impl RestartPolicy {
                 "not started again: {name} would fail again the same way; --retry-on {name} starts anyway",
                 "不再重启：{name} 重启后结果相同；加上 --retry-on {name} 则仍会重启"
             )),
-            (None, Some(Retry::OtherNode)) if failure.another_waits && !failure.is_node_0 => None,
+            (None, Some(Retry::OtherNode)) if failure.another_waits => None,
             (None, Some(Retry::OtherNode)) => Some(text!(
                 "not started again: {name} needs another node; --retry-on {name} starts on the same nodes anyway",
                 "不再重启：{name} 需要换节点；加上 --retry-on {name} 则仍在原节点上重启"
@@ -434,6 +432,8 @@ pub(super) struct NextAttempt {
     pub(super) restarts: Restarts,
     pub(super) tally: Tally,
     pub(super) seating: Seating,
+    /// What failed calls for another node than the one that led: it leads no more.
+    pub(super) leader_resigns: bool,
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 
 use super::context::Context;
 use super::job_verdict::judged;
-use super::restart::{NextAttempt, Restarts};
-use muster::{Again, Cause, Config, Gathered, Loss, Parked, Seating, Standby, Unparked};
+use super::restart::{FailedAttempt, NextAttempt, Restarts};
+use muster::{Again, Cause, Config, Gathered, Loss, Parked, Seating, Succession, Unparked};
 use plan::Plan;
 use report::Ending;
 use text::lang::Text;
@@ -50,23 +50,32 @@ pub(super) async fn wait(
     let began = Instant::now();
     match parked.wait().await {
         Unparked::AllDone => Waited::Over(Ending::not_needed()),
-        Unparked::Verdict { again: Some(again), .. } => {
+        Unparked::Verdict { cause, again: Some(again) } => {
             let seating = Seating { spares: config.seating.spares, ..Seating::default() };
             let (Again { attempt, tally, .. }, restarts) = (again, restarts.clone());
-            Waited::Again(NextAttempt { attempt, identity: None, restarts, tally, seating })
+            let failed = FailedAttempt::from(&*cause);
+            let leader_resigns = failed.calls_for_another_node() && cause.node == config.leader;
+            Waited::Again(NextAttempt {
+                attempt,
+                identity: None,
+                restarts,
+                tally,
+                seating,
+                leader_resigns,
+            })
         }
         Unparked::Verdict { cause, again: None } => Waited::Over(of_others(config, *cause)),
         Unparked::Lost(loss) => {
             let (host, silence) = (&config.master_addr, config.peer_timeout);
             let (leader, now) = ((config.leader, None), muster::now());
             let mut cause = Cause::lost(leader, host, loss, None, silence, now);
-            let last = config.standby.as_ref().filter(|standby| standby.can_go_on());
-            if let Some(standby) = last.filter(|_| loss != Loss::Died)
-                && let Ok(at) = timeout(ANSWERS, standby.muster_of_leader(config.leader)).await
+            let last = config.succession.as_ref().filter(|succession| succession.can_go_on());
+            if let Some(succession) = last.filter(|_| loss != Loss::Died)
+                && let Ok(at) = timeout(ANSWERS, succession.muster_of_leader(config.leader)).await
             {
                 return Waited::Lives(at);
             }
-            if let Some(last) = last.and_then(Standby::electorate) {
+            if let Some(last) = last.and_then(Succession::electorate) {
                 restarts.count_on(last.attempt, last.tally);
                 let mut decide = restarts.decide();
                 if let Some(again) = decide(&mut cause, began.elapsed(), true) {
@@ -74,8 +83,14 @@ pub(super) async fn wait(
                     tokio::time::sleep(Duration::from_millis(again.pause)).await;
                     let (spares, lost) = (config.seating.spares, [config.leader].into());
                     let seating = Seating { spares, lost, ..Seating::default() };
-                    let next = NextAttempt { attempt, identity: None, restarts, tally, seating };
-                    return Waited::Again(next);
+                    return Waited::Again(NextAttempt {
+                        attempt,
+                        identity: None,
+                        restarts,
+                        tally,
+                        seating,
+                        leader_resigns: false,
+                    });
                 }
             }
             Waited::Lost(of_others(config, cause))

@@ -235,30 +235,94 @@ fn stopped_spare_ends_nothing_else() {
     assert_eq!(codes, [0, 137, 0]);
 }
 
-/// A notice on one node moves its seat to a spare, once the ranks have saved; on node 0, or where each node hears it by
-/// itself, it is the end of the job.
+/// A notice on one node moves its seat to a spare, once the ranks have saved; where each node hears it by itself, it is the
+/// end of the job.
 #[test]
 fn notice_moves_the_seat_of_a_node_that_ends_soon() {
-    for (noticed, codes) in [(&[1][..], [0, 143, 0, 0]), (&[0], [143; 4]), (&[0, 1], [143; 4])] {
+    for (noticed, codes) in
+        [(&[1][..], [0, 143, 0, 0]), (&[0], [143, 0, 0, 0]), (&[0, 1], [143; 4])]
+    {
         let job = Job { slow: "1", ..Job::new() };
         let mut nodes = job.nodes(0..4);
         job.running(0);
         waits(&mut nodes[2]);
         waits(&mut nodes[3]);
         noticed.iter().for_each(|node| job.write(&format!("notice-{node}")));
-        if codes[0] == 0 {
+        if codes[3] == 0 {
             assert_eq!(job.running(1), job.all_seats());
             job.write("end");
         }
         let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
         let found: Vec<i32> = ended.iter().map(|over| over.code).collect();
         assert_eq!(found, codes, "{noticed:?}: {}", ended[0].err);
-        if codes[0] == 0 {
-            assert_eq!(sits(&ended[0], 0), [0, 2]);
-            assert_eq!(ended[1].id(), Some("stopped.notice"));
-            assert!(ended[0].run_json(0)["notice"].is_null());
+        if let ([gone], 0) = (noticed, codes[3]) {
+            let other = 1 - *gone;
+            let seats = sits(&ended[other], u32::try_from(other).expect("small"));
+            assert!(!seats.contains(&u64::try_from(*gone).expect("small")), "{seats:?}");
+            assert_eq!(ended[*gone].id(), Some("stopped.notice"));
+            let run = ended[other].run_json(u32::try_from(other).expect("small"));
+            assert!(run["notice"].is_null());
         }
     }
+}
+
+/// The others elect another leader, and what comes back finds its seat taken, node 0 too.
+#[test]
+fn another_node_leads_once_node_0_is_lost() {
+    let job = Job::new();
+    let mut nodes = job.nodes(0..4);
+    job.running(0);
+    waits(&mut nodes[2]);
+    waits(&mut nodes[3]);
+    lose(vec![nodes.remove(0)]);
+    assert_eq!(job.running(1), job.all_seats());
+    let mut returned = job.node(0);
+    waits(&mut returned);
+    assert!(returned.err().contains("in place of node 0"), "{}", returned.err());
+    job.write("end");
+    let returned = returned.wait().expect_code(0).expect_nothing_left();
+    assert!(returned.err.contains("this spare has no seat"), "{}", returned.err);
+    let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
+    for (node, over) in (1..).zip(ended) {
+        let over = over.expect_code(0).expect_nothing_left();
+        if node == 1 {
+            let seats = sits(&over, node);
+            assert!(!seats.contains(&0), "{seats:?}");
+        }
+    }
+}
+
+/// One leader after the other is lost, each with its whole node.
+#[test]
+fn leaders_are_lost_one_after_the_other() {
+    let job = Job { seats: 3, options: &["--max-restarts", "9"], ..Job::new() };
+    let mut nodes: Vec<Option<Running>> = job.nodes(0..5).into_iter().map(Some).collect();
+    for attempt in 0..2 {
+        assert_eq!(job.running(attempt), job.all_seats());
+        let leads = |node: &Option<Running>| {
+            let words = "this node leads the job in place of node 0";
+            node.as_ref().is_some_and(|one| one.err().matches(words).count() > 0)
+        };
+        let leader =
+            if attempt == 0 { 0 } else { nodes.iter().position(leads).expect("one leads") };
+        lose(vec![nodes[leader].take().expect("it runs")]);
+    }
+    assert_eq!(job.running(2), job.all_seats());
+    job.write("end");
+    for node in nodes.into_iter().flatten() {
+        node.wait().expect_code(0).expect_nothing_left();
+    }
+}
+
+/// Control: two nodes cannot elect anybody, so the job ends with its node 0.
+#[test]
+fn two_nodes_end_with_node_0() {
+    let job = Job::new();
+    let mut nodes = job.nodes(0..2);
+    job.running(0);
+    lose(vec![nodes.remove(0)]);
+    let one = nodes.remove(0).wait().expect_code(143).expect_nothing_left();
+    assert!(one.err.contains("the agent of node 0") && one.err.contains("died"), "{}", one.err);
 }
 
 /// What can have no spares is refused before anything starts.

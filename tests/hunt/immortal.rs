@@ -83,6 +83,8 @@ enum Undo {
     Listen(u32, &'static str),
     Continue(Vec<i32>),
     EmptyDisk,
+    /// The platform takes the node back, unless this launcher has left it by then.
+    Take(u32, i32),
 }
 
 /// The file system of the checkpoints, which fills.
@@ -181,7 +183,9 @@ impl Platform {
     fn steps(&self) -> Vec<(u64, u64)> {
         let text = std::fs::read_to_string(self.folder.join("steps")).unwrap_or_default();
         let words = text.lines().filter_map(|line| line.split_once(' '));
-        words.filter_map(|(attempt, step)| Some((attempt.parse().ok()?, step.parse().ok()?))).collect()
+        words
+            .filter_map(|(attempt, step)| Some((attempt.parse().ok()?, step.parse().ok()?)))
+            .collect()
     }
 
     fn last_step(&self) -> u64 {
@@ -190,16 +194,27 @@ impl Platform {
 
     /// Nodes that are no part of the job at this moment.
     fn out(&self) -> usize {
-        let cut = self.undo.iter().filter(|(_, undo)| !matches!(undo, Undo::EmptyDisk)).count();
+        let counts = |undo: &Undo| match undo {
+            Undo::EmptyDisk => false,
+            Undo::Take(node, pid) => self.nodes.get(node).is_some_and(|one| one.pid() == *pid),
+            Undo::Mend(_) | Undo::Listen(..) | Undo::Continue(_) => true,
+        };
+        let cut = self.undo.iter().filter(|(_, undo)| counts(undo)).count();
         // One that has just come is still on its way.
-        let new = self.nodes.values().filter(|node| !node.err().contains("agree") && !node.err().contains("is a spare"));
+        let new = self
+            .nodes
+            .values()
+            .filter(|node| !node.err().contains("agree") && !node.err().contains("is a spare"));
         cut + self.due.len() + new.count()
     }
 
     /// Ends what is over, starts what is due again.
     fn goes_on(&mut self, restarts: bool) {
-        let over: Vec<u32> =
-            self.nodes.iter_mut().filter_map(|(node, one)| one.is_over().then_some(*node)).collect();
+        let over: Vec<u32> = self
+            .nodes
+            .iter_mut()
+            .filter_map(|(node, one)| one.is_over().then_some(*node))
+            .collect();
         for node in over {
             let ended = self.nodes.remove(&node).expect("it is there").wait();
             let (code, console) = (ended.code, format!("{}\n{}", ended.out, ended.err));
@@ -217,7 +232,8 @@ impl Platform {
             self.due.remove(&node);
             self.start(node);
         }
-        let (over, left) = std::mem::take(&mut self.undo).into_iter().partition(|(at, _)| *at <= now);
+        let (over, left) =
+            std::mem::take(&mut self.undo).into_iter().partition(|(at, _)| *at <= now);
         self.undo = left;
         let over: Vec<(Instant, Undo)> = over;
         over.into_iter().for_each(|(_, undo)| self.undo(undo));
@@ -239,6 +255,12 @@ impl Platform {
                     let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
                 }
             }
+            Undo::Take(node, pid) => {
+                if self.nodes.get(&node).is_some_and(|one| one.pid() == pid) {
+                    self.note(format!("node {node} is taken back"));
+                    self.cluster.kill_all(node);
+                }
+            }
             Undo::EmptyDisk => {
                 self.note("the disk is empty");
                 let _ = std::fs::remove_file(self.folder.join("checkpoints/filler"));
@@ -248,7 +270,15 @@ impl Platform {
 
     fn drops(&self, node: u32, how: &str, chain: &str) -> bool {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.cluster.namespace(node), "iptables", "-w", how, chain]);
+        command.args([
+            "netns",
+            "exec",
+            &self.cluster.namespace(node),
+            "iptables",
+            "-w",
+            how,
+            chain,
+        ]);
         command.args(["!", "-i", "lo", "-j", "DROP"].map(|word| match (word, chain) {
             ("-i", "OUTPUT") => "-o",
             _ => word,
@@ -269,8 +299,12 @@ impl Platform {
             Undo::Mend(other) | Undo::Listen(other, _) => *other == node,
             Undo::Continue(_) => false,
             Undo::EmptyDisk => fault == Fault::DiskFull,
+            Undo::Take(other, _) => *other == node,
         });
-        let takes_a_node = !matches!(fault, Fault::Process(Role::Rank | Role::Shim) | Fault::DiskFull | Fault::Hang);
+        let takes_a_node = !matches!(
+            fault,
+            Fault::Process(Role::Rank | Role::Shim) | Fault::DiskFull | Fault::Hang
+        );
         if is_apart || (takes_a_node && self.out() >= OUT) {
             return false;
         }
@@ -317,14 +351,23 @@ impl Platform {
                 self.undo.push((Instant::now() + Duration::from_secs(3), Undo::EmptyDisk));
             }
             Fault::Notice => {
-                let deadline = time::OffsetDateTime::from(SystemTime::now() + Duration::from_secs(20));
+                let taken = Instant::now() + Duration::from_secs(20);
+                self.undo.push((taken, Undo::Take(node, running.pid())));
+                let deadline =
+                    time::OffsetDateTime::from(SystemTime::now() + Duration::from_secs(20));
                 let deadline = deadline.format(&time::format_description::well_known::Rfc3339);
                 let text = serde_json::json!({ "deadline": deadline.expect("a time"), "reason": "preemption" });
                 let (new, path) = (self.folder.join("notice-new"), self.notice(node));
-                std::fs::write(&new, text.to_string()).and_then(|()| std::fs::rename(new, path)).expect("told");
+                std::fs::write(&new, text.to_string())
+                    .and_then(|()| std::fs::rename(new, path))
+                    .expect("told");
             }
         }
-        self.note(format!("{fault:?} on node {node} ({:.1} s), {} out", lasts.as_secs_f32(), self.out()));
+        self.note(format!(
+            "{fault:?} on node {node} ({:.1} s), {} out",
+            lasts.as_secs_f32(),
+            self.out()
+        ));
         true
     }
 }
@@ -440,7 +483,8 @@ fn goes_on_for(duration: Duration, faults: &[Fault], longest: u64) {
             last = before;
         }
     }
-    let left: Vec<Undo> = std::mem::take(&mut platform.undo).into_iter().map(|(_, undo)| undo).collect();
+    let left: Vec<Undo> =
+        std::mem::take(&mut platform.undo).into_iter().map(|(_, undo)| undo).collect();
     left.into_iter().for_each(|undo| platform.undo(undo));
     let next = platform.last_step() + INTERVAL;
     let runs = platform.until("the job goes on", STUCK, |one| one.last_step() >= next);

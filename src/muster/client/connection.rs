@@ -62,8 +62,8 @@ impl Connection {
 
     /// Opens a port by which node 0 can tell that this agent lives, and gives the port number.
     pub(crate) fn open_port(&mut self) -> Option<u16> {
-        if let Some(standby) = &self.config.standby {
-            return Some(standby.port());
+        if let Some(succession) = &self.config.succession {
+            return Some(succession.port());
         }
         self.alive = on_all_addresses(0).ok();
         self.alive.as_ref()?.local_addr().ok().map(|address| address.port())

@@ -19,11 +19,11 @@ use crate::names::LastResort;
 use crate::net::{DialError, Dialer, Seen, Target, connect, jitter, second_port};
 use crate::protocol::handshake::{self, Rejection};
 use crate::protocol::{
-    Again, Agreement, Cause, Channel, ChannelError, Decide, Difference, Electorate, FromMember, FromNode0, Last,
-    LinkReport, Loss, NodeSummary,
+    Again, Agreement, Cause, Channel, ChannelError, Decide, Difference, Electorate, FromMember,
+    FromNode0, Last, LinkReport, Loss, NodeSummary,
 };
 use crate::session::{Config, Session};
-use crate::standby::Standby;
+use crate::succession::Succession;
 use linux::host::Host;
 use linux::pace::with_lines;
 use text::lang::Text;
@@ -227,7 +227,7 @@ impl Search<'_> {
     }
 
     fn last(&self) -> Option<Box<Last>> {
-        self.config.standby.as_ref().and_then(Standby::last).map(Box::new)
+        self.config.succession.as_ref().and_then(Succession::last).map(Box::new)
     }
 
     /// Sends this node's identity and waits for the leader's decision.
@@ -285,17 +285,17 @@ impl Search<'_> {
                 }
                 // The leader of the next attempt knows one more than this node, which votes on what follows that.
                 Ok(FromNode0::Missed(electorate)) => {
-                    if let (Some(standby), Some(summary)) = (&self.config.standby, &sent)
-                        && standby.learn(*electorate)
+                    if let (Some(succession), Some(summary)) = (&self.config.succession, &sent)
+                        && succession.learn(*electorate)
                     {
-                        standby.follow(self.config.leader);
+                        succession.follow(self.config.leader);
                         let summary = NodeSummary { last: self.last(), ..summary.clone() };
                         connection.send(&FromMember::Summary(Box::new(summary))).await;
                     }
                 }
                 Ok(FromNode0::Park { electorate, votes }) => {
-                    if let (Some(standby), Some(last)) = (&self.config.standby, electorate) {
-                        standby.begin(*seen_from_here(last, peer), votes);
+                    if let (Some(succession), Some(last)) = (&self.config.succession, electorate) {
+                        succession.begin(*seen_from_here(last, peer), votes);
                     }
                     let connection = connection.started();
                     return Step::Joined(Joined::Parked(Box::new(Parked { connection })));
@@ -393,9 +393,9 @@ impl Offer {
             }
         }
         let connection = connection.started();
-        let Config { node, leader, standby, .. } = &connection.config;
-        if let (Some(standby), Some(agreed)) = (standby, electorate) {
-            standby.begin(*agreed, true);
+        let Config { node, leader, succession, .. } = &connection.config;
+        if let (Some(succession), Some(agreed)) = (succession, electorate) {
+            succession.begin(*agreed, true);
         }
         let (node, leader) = (*node, *leader);
         let session = Session::start((node, leader), nodes, |ends| {
@@ -431,9 +431,9 @@ pub enum Unparked {
 impl Parked {
     /// Waits until a seat may be free or the job has ended.
     pub async fn wait(mut self) -> Unparked {
-        let (standby, longest) =
-            (self.connection.config.standby.clone(), self.connection.config.peer_timeout);
-        let leader = standby.as_ref().and_then(Standby::leaders_place);
+        let (succession, longest) =
+            (self.connection.config.succession.clone(), self.connection.config.peer_timeout);
+        let leader = succession.as_ref().and_then(Succession::leaders_place);
         // A port that was never reached proves nothing later.
         let was_reached = async {
             match leader {
@@ -461,8 +461,8 @@ impl Parked {
                 }
             }
         };
-        if let Some(standby) = &standby {
-            standby.ended(matches!(unparked, Unparked::Lost(_)));
+        if let Some(succession) = &succession {
+            succession.ended(matches!(unparked, Unparked::Lost(_)));
         }
         unparked
     }

@@ -16,7 +16,7 @@ use crate::protocol::{
 use crate::questions::frames::QuestionFrame;
 use crate::questions::{Event, Outgoing};
 use crate::session::{Ends, SessionCommand, SessionEvent};
-use crate::standby::Standby;
+use crate::succession::Succession;
 
 /// Interval at which this node reads its memory use.
 const WATCH: Duration = Duration::from_millis(500);
@@ -96,16 +96,16 @@ pub(crate) async fn run(
             let host = resumption.as_ref().map(|one| one.hostname.as_str());
             node_lost(&connection, &me, host, loss, pause, offset)
         });
-        let standby = connection.config.standby.as_ref();
-        let decide = decide.as_mut().filter(|_| standby.is_some_and(Standby::can_go_on));
+        let succession = connection.config.succession.as_ref();
+        let decide = decide.as_mut().filter(|_| succession.is_some_and(Succession::can_go_on));
         // A node that stood still for long may have been the only one that was lost.
         is_leaderless = true;
         let again = decide.and_then(|decide| decide(&mut cause, began.elapsed(), true));
         let _ = ends.events.send(SessionEvent::Verdict { cause: Box::new(cause), again });
         break;
     }
-    if let Some(standby) = &connection.config.standby {
-        standby.ended(is_leaderless);
+    if let Some(succession) = &connection.config.succession {
+        succession.ended(is_leaderless);
     }
     let returns = ends.returns.load(Ordering::Relaxed);
     connection.send(&FromMember::Bye { returns }).await;
@@ -188,7 +188,9 @@ async fn follow(
                     let _ = events.send(SessionEvent::AllDone);
                     is_judged = true;
                 }
-                FromNode0::Question(frame) => queue(&mut later, desk.hear(connection.config.leader, frame, &|_| true)),
+                FromNode0::Question(frame) => {
+                    queue(&mut later, desk.hear(connection.config.leader, frame, &|_| true))
+                }
                 _ => {}
             },
             Received::Other(Own::Question(event)) => {

@@ -57,12 +57,12 @@ pub enum FromMember {
         memory: Option<Memory>,
     },
     Question(QuestionFrame),
-    /// To the listener of a standby: a vote on what follows the agreement with this token.
+    /// To the listener of a succession: a vote on what follows the agreement with this token.
     Vote {
         token: String,
         vote: String,
     },
-    /// To the listener of a standby.
+    /// To the listener of a succession.
     WhoLeads,
     /// To a launcher that knows nothing of the job or less: the sender leads, and gathers on this port.
     Leads {
@@ -145,7 +145,7 @@ pub enum Purpose {
     /// A node measures one link to another node.
     Measure,
     /// A launcher of a job with spares votes, asks who leads, or says so.
-    Standby,
+    Succession,
 }
 
 /// The first frame of a node.

@@ -23,7 +23,7 @@ use crate::foreign::ForeignAction;
 use crate::keepalive::{Heartbeat, millis, now};
 use crate::protocol::{Electorate, FromMember, FromNode0, Last, NodeSummary, Purpose, ResumePoint};
 use crate::session::{Config, Seating};
-use crate::standby::{ALONE, Standby};
+use crate::succession::{ALONE, Succession};
 use text::lang::Text;
 use text::text;
 use verdict::Refusal;
@@ -65,8 +65,8 @@ enum Told {
 }
 
 impl Told {
-    fn of(standby: &Standby, node: u32, theirs: &Last) -> Told {
-        let Some(own) = standby.electorate() else { return Told::Nothing };
+    fn of(succession: &Succession, node: u32, theirs: &Last) -> Told {
+        let Some(own) = succession.electorate() else { return Told::Nothing };
         let Last { electorate, votes } = theirs;
         if electorate.attempt > own.attempt {
             Told::Newer
@@ -129,8 +129,8 @@ impl Admission {
         // Only the address of node 0 is fixed.
         let opened = if config.node == 0 { opened } else { opened.or_else(|_| open(0)) };
         let (listener, events) = opened.map_err(|error| cannot_listen(config.port, &error))?;
-        if let Some(standby) = &config.standby {
-            standby.gathers(listener.port);
+        if let Some(succession) = &config.succession {
+            succession.gathers(listener.port);
         }
         Ok(Admission {
             config: config.clone(),
@@ -160,7 +160,7 @@ impl Admission {
 
     /// Whether those that are here may decide that an attempt follows the last one.
     fn is_quorum(&self) -> bool {
-        self.config.standby.as_ref().is_none_or(|standby| standby.is_quorum(&self.voting))
+        self.config.succession.as_ref().is_none_or(|succession| succession.is_quorum(&self.voting))
     }
 
     /// The nodes that may come.
@@ -208,10 +208,10 @@ impl Admission {
     pub async fn next(&mut self, say: Say<'_>) -> Result<Change, Refusal> {
         let due = self.challenges.values().map(|challenge| challenge.until).min();
         let complete = self.complete_at().filter(|at| *at > Instant::now());
-        let standby = self.config.standby.clone();
+        let succession = self.config.succession.clone();
         let deposed = async {
-            match &standby {
-                Some(standby) => standby.deposed().await,
+            match &succession {
+                Some(succession) => succession.deposed().await,
                 None => std::future::pending().await,
             }
         };
@@ -233,11 +233,11 @@ impl Admission {
         for node in &silent {
             self.remove(*node);
         }
-        if let Some(standby) = &self.config.standby
+        if let Some(succession) = &self.config.succession
             && self.opened.elapsed() > ALONE
             && !self.is_quorum()
         {
-            standby.rest();
+            succession.rest();
             return Ok(Change::Elsewhere(None));
         }
         match silent.first() {
@@ -312,7 +312,7 @@ impl Admission {
             self.rejected.name(from, line, hint, say);
             return Ok(Change::None);
         }
-        if hello.purpose == Purpose::Standby && self.config.seating.spares > 0 {
+        if hello.purpose == Purpose::Succession && self.config.seating.spares > 0 {
             self.leaders.insert(arrival.id, (node, from, arrival.out));
             return Ok(Change::None);
         }
@@ -320,7 +320,9 @@ impl Admission {
             refuse(wrong_purpose(self.config.purpose));
             return Ok(Change::None);
         }
-        if node == self.config.leader || node >= theirs.nnodes.saturating_add(self.config.seating.spares) {
+        if node == self.config.leader
+            || node >= theirs.nnodes.saturating_add(self.config.seating.spares)
+        {
             let refusal = refuse(wrong_rank(&self.config, hello, from));
             self.rejected.name(from, refusal.text, refusal.hint, say);
             return Ok(Change::None);
@@ -352,7 +354,7 @@ impl Admission {
         if let (FromMember::Leads { port, attempt }, Some((leader, from, out))) =
             (&frame, self.leaders.get(&id))
         {
-            let own = self.config.standby.as_ref().and_then(Standby::electorate);
+            let own = self.config.succession.as_ref().and_then(Succession::electorate);
             if own.is_some_and(|own| own.attempt >= *attempt) {
                 return Ok(Change::None);
             }
@@ -391,12 +393,12 @@ impl Admission {
                     return Err(refusal);
                 }
                 (member.seat, member.alive) = (summary.seat, summary.alive);
-                if let Some(standby) = &self.config.standby
+                if let Some(succession) = &self.config.succession
                     && let Some(last) = &summary.last
                 {
-                    match Told::of(standby, node, last) {
+                    match Told::of(succession, node, last) {
                         Told::Newer => {
-                            standby.learn(last.electorate.clone());
+                            succession.learn(last.electorate.clone());
                             return Ok(Change::Elsewhere(None));
                         }
                         Told::Missed(electorate) => {

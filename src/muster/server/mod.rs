@@ -22,8 +22,8 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::net::second_port;
 use crate::election::voters;
+use crate::net::second_port;
 use crate::protocol::{
     Agreement, Decide, Difference, Electorate, FromNode0, NodeSummary, PLACES, Tally,
 };
@@ -207,8 +207,7 @@ impl Gathered {
                 let said = admission.own.warnings.clone();
                 let resume = point.clone();
                 let electorate = electorate.clone().map(Box::new);
-                let agreed =
-                    FromNode0::Agreed { agreement, differences, said, resume, electorate };
+                let agreed = FromNode0::Agreed { agreement, differences, said, resume, electorate };
                 admission.registry.broadcast_to(&nodes, &agreed);
                 wait_for_accepts(&mut admission, &nodes, say).await
             }
@@ -229,8 +228,8 @@ impl Gathered {
                 return Err(refusal);
             }
         }
-        if let (Some(standby), Some(next)) = (admission.config.standby.clone(), &electorate)
-            && !standby.decide(next).await
+        if let (Some(succession), Some(next)) = (admission.config.succession.clone(), &electorate)
+            && !succession.decide(next).await
         {
             admission.close().await;
             return Ok(Settled::Lost(text!(
@@ -244,8 +243,8 @@ impl Gathered {
         registry.broadcast_to(&nodes, &FromNode0::Go);
         let park = FromNode0::Park { electorate: electorate.clone().map(Box::new), votes: true };
         registry.broadcast_to(&parked, &park);
-        if let (Some(standby), Some(next)) = (&config.standby, electorate) {
-            standby.begin(next, true);
+        if let (Some(succession), Some(next)) = (&config.succession, electorate) {
+            succession.begin(next, true);
         }
         let (running, leader) = (Arc::clone(&nodes), config.leader);
         let job = run::Job { config, own, registry, running, resume, decide };
@@ -262,7 +261,7 @@ impl Admission {
         parked: &[u32],
         tally: Tally,
     ) -> Option<Electorate> {
-        let (leader, standby) = (self.config.leader, self.config.standby.as_ref()?);
+        let (leader, succession) = (self.config.leader, self.config.succession.as_ref()?);
         let seats = agreement.seats.clone();
         let mut order = vec![leader];
         let rest = seats.iter().chain(parked).copied();
@@ -271,7 +270,7 @@ impl Admission {
         let own = reached.iter().find(|at| !at.is_loopback()).or(reached.first()).copied()?;
         let place = |node: &u32| {
             if *node == leader {
-                return Some((*node, SocketAddr::new(own, standby.port())));
+                return Some((*node, SocketAddr::new(own, succession.port())));
             }
             let member = self.registry.get(*node)?;
             // A launcher on this host has the address of this host for all others.
@@ -303,8 +302,7 @@ async fn wait_for_accepts(
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Option<u32>, Refusal> {
     let leader = admission.config.leader;
-    let mut awaited: BTreeSet<u32> =
-        nodes.iter().copied().filter(|node| *node != leader).collect();
+    let mut awaited: BTreeSet<u32> = nodes.iter().copied().filter(|node| *node != leader).collect();
     while !awaited.is_empty() {
         match admission.next(say).await? {
             Change::Accepted(node) => drop(awaited.remove(&node)),

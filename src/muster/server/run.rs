@@ -19,8 +19,8 @@ use crate::protocol::{
 };
 use crate::questions::{Desk, Outgoing};
 use crate::session::{self, Config, Ends, LostNodes, SessionCommand};
-use crate::standby::Standby;
-use verdict::{Id, Refusal};
+use crate::succession::Succession;
+use verdict::{Class, Id, Refusal};
 
 /// Time after the first report in which an earlier failure may still arrive.
 const WINDOW: Duration = Duration::from_millis(250);
@@ -93,7 +93,7 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
     away.reach(&job.registry);
     let (silent, pause) = (Vec::new(), Pause::none(job.config.peer_timeout));
     let leaving = BTreeSet::new();
-    let last = job.config.standby.as_ref().and_then(Standby::electorate);
+    let last = job.config.succession.as_ref().and_then(Succession::electorate);
     let voters = last.map(|last| last.voters).unwrap_or_default();
     let voting = voters.into_iter().filter(|node| job.registry.get(*node).is_some()).collect();
     let mut run = Run {
@@ -229,7 +229,9 @@ impl Run {
             Some(wrong_job(config, hello))
         } else if hello.purpose != config.purpose {
             Some(wrong_purpose(config.purpose))
-        } else if node == config.leader || node >= hello.key.nnodes.saturating_add(config.seating.spares) {
+        } else if node == config.leader
+            || node >= hello.key.nnodes.saturating_add(config.seating.spares)
+        {
             Some(wrong_rank(config, hello, arrival.from))
         } else if hello.key.nnodes != config.nnodes {
             Some(wrong_count(config, hello))
@@ -257,7 +259,7 @@ impl Run {
         match check_node(&self.job.own, summary) {
             Ok(()) => {
                 tracing::info!(node, "a node came and waits for a seat");
-                let last = self.job.config.standby.as_ref().and_then(Standby::electorate);
+                let last = self.job.config.succession.as_ref().and_then(Succession::electorate);
                 // Who was not there when that was agreed has no vote on it.
                 let park = FromNode0::Park { electorate: last.map(Box::new), votes: false };
                 member.send(&park);
@@ -285,8 +287,7 @@ impl Run {
             return;
         }
         let config = &self.job.config;
-        if is_awaited
-            && let Some(pause) = self.pause.just_over() {
+        if is_awaited && let Some(pause) = self.pause.just_over() {
             // The member gave up this node, which was not running.
             let on = (config.unit == MemberKind::Task).then_some(0);
             let (host, silence) = (&self.job.own.hostname, config.peer_timeout);
@@ -359,9 +360,9 @@ impl Run {
         if loss == Loss::Silent {
             self.silent.push(member);
         }
-        let standby = self.job.config.standby.as_ref();
+        let succession = self.job.config.succession.as_ref();
         // A majority of the voters may go on without this leader.
-        let is_quorum = standby.is_none_or(|standby| standby.is_quorum(&self.voting));
+        let is_quorum = succession.is_none_or(|succession| succession.is_quorum(&self.voting));
         if is_awaited || (matches!(self.phase, RunPhase::Running) && !is_quorum) {
             self.failed(cause);
         }
@@ -369,10 +370,10 @@ impl Run {
 
     fn votes_no_more(&mut self, node: u32, loss: Loss) {
         self.voting.remove(&node);
-        if let Some(standby) = &self.job.config.standby {
+        if let Some(succession) = &self.job.config.succession {
             match loss {
-                Loss::Died => standby.died(node),
-                Loss::Cut | Loss::Silent => standby.parted(node),
+                Loss::Died => succession.died(node),
+                Loss::Cut | Loss::Silent => succession.parted(node),
             }
         }
     }
@@ -413,10 +414,16 @@ impl Run {
     fn decide(&mut self) {
         let RunPhase::Failing { failures, .. } = &self.phase else { return };
         let Some(mut cause) = first(failures).cloned() else { return };
-        // Who has failed before is no better.
+        // Who has failed before is no better than one that fails now, but better than none.
         let avoided = &self.job.config.seating.avoided;
-        let helps = |node: u32| self.waiting.contains(&node) && !avoided.contains(&node);
-        let waits = self.job.registry.nodes().any(helps);
+        let leaves = cause.loss.is_some() || cause.class == Class::Stopped;
+        let is_better = |node: &u32| leaves || !avoided.contains(node);
+        let helps = |node: u32| self.waiting.contains(&node) && is_better(&node);
+        // Without another leader the leader keeps its seat.
+        let Config { leader, succession, .. } = &self.job.config;
+        let can_leave =
+            cause.node != *leader || succession.as_ref().is_some_and(Succession::can_go_on);
+        let waits = can_leave && self.job.registry.nodes().any(helps);
         let again = (self.job.decide)(&mut cause, self.began.elapsed(), waits);
         let verdict = FromNode0::Verdict { cause: cause.clone(), again };
         self.silent.drain(..).for_each(|member| member.send(&verdict));

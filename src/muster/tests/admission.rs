@@ -38,7 +38,9 @@ async fn node_of_another_job_is_refused_harmlessly() {
                     panic!("alone")
                 };
                 let agreed = agreement(&gathered, zero.port);
-                gathered.agree(agreed, (Box::new(|_, _, _| None), Tally::default()), &mut |_| {}).await
+                gathered
+                    .agree(agreed, (Box::new(|_, _, _| None), Tally::default()), &mut |_| {})
+                    .await
             },
             both
         );

@@ -70,7 +70,7 @@ pub(crate) fn config(node: u32, nnodes: u32, port: u16) -> Config {
         node,
         leader: 0,
         at: None,
-        standby: None,
+        succession: None,
         nnodes,
         job: None,
         master_addr: "127.0.0.1".to_owned(),
@@ -119,8 +119,9 @@ async fn node_0(config: Config, own: NodeSummary) -> Result<Option<Session>, Ref
             return Ok(None);
         };
         let agreed = agreement(&gathered, config.port);
-        if let Settled::Session(session) =
-            gathered.agree(agreed, (Box::new(|_, _, _| None), Tally::default()), &mut |_| {}).await?
+        if let Settled::Session(session) = gathered
+            .agree(agreed, (Box::new(|_, _, _| None), Tally::default()), &mut |_| {})
+            .await?
         {
             return Ok(Some(session));
         }

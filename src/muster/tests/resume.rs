@@ -70,7 +70,8 @@ async fn behind_a_proxy(secret: Option<&str>, own_port: bool) -> (Proxy, [Sessio
         let Assembly::All(gathered) = found else { panic!("alone") };
         let agreed = agreement(&gathered, master_port);
         let decide = Box::new(|_: &mut Cause, _, _| None);
-        match gathered.agree(agreed, (decide, Tally::default()), &mut |_| {}).await.expect("agreed") {
+        match gathered.agree(agreed, (decide, Tally::default()), &mut |_| {}).await.expect("agreed")
+        {
             Settled::Session(session) => session,
             Settled::Lost(why) => panic!("{why:?}"),
         }
@@ -152,7 +153,9 @@ async fn stranger_cannot_take_over_a_session() {
     let joined = join(&host, &config, &summary(1, 2), None, &mut |_| {}).await.expect("joined");
     let Joined::Offer(offer) = joined else { panic!("no offer") };
     let resumed_at = offer.resume.as_ref().expect("a port").address();
-    let Accepted::Session(_session) = offer.accept(None).await.expect("agreed") else { panic!("lost") };
+    let Accepted::Session(_session) = offer.accept(None).await.expect("agreed") else {
+        panic!("lost")
+    };
     let zero = zero.await.expect("no panic").expect("agreed");
     for token in [None, Some("0".repeat(32))] {
         let stream = TcpStream::connect(resumed_at).await.expect("it listens");

@@ -259,7 +259,10 @@ async fn second_launcher_of_a_node_is_refused_alone() {
             let gathered = gather(&config, job.summary(0), &mut |_| {}).await.expect("gathered");
             let Assembly::All(gathered) = gathered else { panic!("alone") };
             let agreed = Agreement { attempt: 1, ..agreement(&gathered, job.master_port) };
-            gathered.agree(agreed, (Box::new(|_, _, _| None), Tally::default()), &mut |_| {}).await.expect("agreed")
+            gathered
+                .agree(agreed, (Box::new(|_, _, _| None), Tally::default()), &mut |_| {})
+                .await
+                .expect("agreed")
         };
         let three = async {
             tokio::time::sleep(Duration::from_secs(3)).await;

@@ -27,12 +27,12 @@ impl Launcher {
         let seating = Seating { spares: 1, ..Seating::default() };
         let mut config = Config { seating, ..config(node, 2, port) };
         let summary = NodeSummary { spares: 1, ..summary(node, 2) };
-        config.standby = Some(config.stand_by(&host, &summary.hostname).expect("a port"));
+        config.succession = Some(config.succession_of(&host, &summary.hostname).expect("a port"));
         Launcher { config, summary, host }
     }
 
-    fn standby(&self) -> &Standby {
-        self.config.standby.as_ref().expect("each has one")
+    fn succession(&self) -> &Succession {
+        self.config.succession.as_ref().expect("each has one")
     }
 
     /// Takes part in attempt `number`, led by this node, or by another one there.
@@ -50,17 +50,16 @@ impl Launcher {
             None => (self.config.node, None),
             Some((leader, at)) => (leader, at),
         };
-        if let Some(last) = self.standby().electorate() {
+        if let Some(last) = self.succession().electorate() {
             self.config.seating.may_return(&last, number);
         }
         if found.is_none() {
             let own = self.summary.clone();
-            let gathered =
-                match gather(&self.config, own, &mut |_| {}).await.expect("no refusal") {
-                    Assembly::All(gathered) => gathered,
-                    Assembly::Elsewhere(found) => return Part::Elsewhere(found),
-                    Assembly::Alone(why) => panic!("{why:?}"),
-                };
+            let gathered = match gather(&self.config, own, &mut |_| {}).await.expect("no refusal") {
+                Assembly::All(gathered) => gathered,
+                Assembly::Elsewhere(found) => return Part::Elsewhere(found),
+                Assembly::Alone(why) => panic!("{why:?}"),
+            };
             let agreed = Agreement { attempt: number, ..agreement(&gathered, port()) };
             let decide = (again(), Tally::default());
             return match gathered.agree(agreed.clone(), decide, &mut |_| {}).await {
@@ -87,7 +86,7 @@ impl Launcher {
     async fn next(&mut self, number: u32) -> Part {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            let found = self.standby().seek(deadline).await.expect("somebody leads");
+            let found = self.succession().seek(deadline).await.expect("somebody leads");
             let found = match found {
                 Found::Me => None,
                 Found::Other { leader, at } => Some((leader, Some(at))),

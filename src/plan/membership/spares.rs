@@ -7,7 +7,7 @@ use settings::{Need, Settings};
 use text::text;
 use verdict::{Id, Refusal};
 
-/// The number of seats of `all` nodes. Node 0 leads, so a spare never takes its seat.
+/// The number of seats of `all` nodes.
 pub(super) fn seats(
     settings: &Settings,
     all: &Known,
@@ -55,8 +55,8 @@ pub(super) fn seats(
                 "{source} 为 {spares}，{nodes} 个节点（{said}）中只剩 {seats} 个席位，而带备用节点的任务至少需要 2 个"
             ),
             text!(
-                "a spare takes the seat of any node but node 0; start more nodes, or ask for fewer spares",
-                "备用节点可接替节点 0 之外的任一节点；请启动更多节点，或减少备用节点"
+                "a spare takes the seat of a node that is lost; start more nodes, or ask for fewer spares",
+                "备用节点接替丢失的节点；请启动更多节点，或减少备用节点"
             ),
         ));
     }

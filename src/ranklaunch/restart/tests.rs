@@ -73,7 +73,6 @@ fn failed(code: i32) -> FailedAttempt {
         code,
         lost: None,
         another_waits: false,
-        is_node_0: false,
         cause: None,
     }
 }
@@ -149,13 +148,13 @@ fn pause_follows_from_what_a_loss_proves() {
 #[test]
 fn another_node_that_waits_allows_another_attempt() {
     let why = Why::fixture("gpu_lost", Confidence::Certain, Owner::Node, Retry::OtherNode);
-    for (another_waits, is_node_0) in [(true, false), (true, true), (false, false)] {
+    for another_waits in [true, false] {
         let restarts = Restarts::new(most(9), RetryRules::default());
         let cause = Some(Box::new(why.clone()));
-        let failure = FailedAttempt { cause, another_waits, is_node_0, ..failed(1) };
+        let failure = FailedAttempt { cause, another_waits, ..failed(1) };
         assert!(failure.calls_for_another_node());
         let again = next(&restarts, failure, Duration::ZERO).is_some();
-        assert_eq!(again, another_waits && !is_node_0);
+        assert_eq!(again, another_waits);
     }
     assert!(!failed(1).calls_for_another_node());
 }

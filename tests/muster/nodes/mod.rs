@@ -11,6 +11,7 @@ mod cut;
 mod engines;
 mod faults;
 mod memory;
+mod partition;
 mod refusals;
 mod replaced;
 mod restart;

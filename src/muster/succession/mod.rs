@@ -2,8 +2,8 @@
 //! agreement that it was part of last, its vote on what follows, and a listener at which the others vote, ask who leads,
 //! and see that it lives.
 //!
-//! Takes the agreements that begin and what is known of lost nodes; gives who leads the next attempt ([`Standby::seek`])
-//! and whether that may begin ([`Standby::decide`]). The rules are those of the simulation in `election`: an attempt
+//! Takes the agreements that begin and what is known of lost nodes; gives who leads the next attempt ([`Succession::seek`])
+//! and whether that may begin ([`Succession::decide`]). The rules are those of the simulation in `election`: an attempt
 //! follows another one only once a majority of the voters of the last agreement has decided that, and never two follow
 //! the same. Only where a majority is proven to be dead that never left its leader, that one goes on alone.
 
@@ -99,18 +99,18 @@ impl Drop for Task {
 
 /// A handle; all of one launcher are the same.
 #[derive(Clone)]
-pub struct Standby {
+pub struct Succession {
     shared: Arc<Shared>,
     _serving: Arc<Task>,
 }
 
-impl fmt::Debug for Standby {
+impl fmt::Debug for Succession {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Standby").field("port", &self.shared.port).finish_non_exhaustive()
+        out.debug_struct("Succession").field("port", &self.shared.port).finish_non_exhaustive()
     }
 }
 
-impl Standby {
+impl Succession {
     /// Listens on any free port.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Standby {
     pub(crate) fn start(
         (hello, secret, all): (Hello, Option<Secret>, u32),
         (host, master_addr): (Arc<Host>, String),
-    ) -> std::io::Result<Standby> {
+    ) -> std::io::Result<Succession> {
         let (listener, events) = Listener::open(0, all, secret.clone())?;
         let tells = Tells { host, master_addr, port: hello.key.port };
         let shared = Arc::new(Shared {
@@ -131,7 +131,7 @@ impl Standby {
             changed: Notify::new(),
         });
         let task = tokio::spawn(links::serve(Arc::clone(&shared), listener, events));
-        Ok(Standby { shared, _serving: Arc::new(Task(task.abort_handle())) })
+        Ok(Succession { shared, _serving: Arc::new(Task(task.abort_handle())) })
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -249,6 +249,14 @@ impl Standby {
         }
         drop(state);
         self.shared.stirred.notify_one();
+    }
+
+    /// Another node is to lead, for some time.
+    pub fn leaves_the_lead(&self) {
+        let mut state = self.shared.state.lock();
+        if state.leads(self.shared.me) {
+            state.rests_until = Some(Instant::now() + ALONE);
+        }
     }
 
     /// As a leader: too few voters are here, and those that are missing may have another leader.

@@ -1,4 +1,4 @@
-//! The listener of a standby, and its connections to others: votes, and questions who leads.
+//! The listener of a succession, and its connections to others: votes, and questions who leads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -13,7 +13,9 @@ use crate::net::connect;
 use crate::protocol::{
     Channel, FromMember, FromNode0, Hello, JobKey, Leads, Purpose, Secret, handshake,
 };
-use crate::server::listener::{ConnectionEvent, ConnectionId, EventReceiver, FrameSender, Listener};
+use crate::server::listener::{
+    ConnectionEvent, ConnectionId, EventReceiver, FrameSender, Listener,
+};
 
 /// Time limit of a question or of one frame.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -148,7 +150,7 @@ fn hear(
     match event {
         ConnectionEvent::Arrived(arrival) => {
             let hello = &arrival.hello;
-            let is_ours = hello.purpose == Purpose::Standby
+            let is_ours = hello.purpose == Purpose::Succession
                 && hello.node < shared.caller.all
                 && !shared.caller.key().is_of_other_job(&hello.key);
             if is_ours {

@@ -75,7 +75,8 @@ pub(super) async fn told(shared: &Shared) -> (u32, SocketAddr) {
         match event {
             ConnectionEvent::Arrived(arrival) => {
                 let hello = &arrival.hello;
-                if hello.purpose == Purpose::Standby && !caller.key().is_of_other_job(&hello.key) {
+                if hello.purpose == Purpose::Succession && !caller.key().is_of_other_job(&hello.key)
+                {
                     peers.insert(arrival.id, arrival);
                 }
             }
