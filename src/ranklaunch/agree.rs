@@ -358,8 +358,8 @@ async fn lead(
                 let port = agreement.master_port;
                 let mark =
                     (!plan.engine.runs_a_command()).then(|| StoreMark { port, key: config.key() });
-                if let Some(succession) = &config.succession {
-                    context.notices.may_leave(succession.can_go_on());
+                if let Some(last) = config.succession.as_ref().and_then(Succession::electorate) {
+                    context.notices.leads(last.voters);
                 }
                 let session = JobSession::new(session, (&own, true), mark);
                 let shared =

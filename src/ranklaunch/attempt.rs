@@ -457,7 +457,7 @@ impl Attempt {
             }),
             ask: nodes.about_hang(),
             board: context.board.clone(),
-            only_answers: nodes.reaches_all && self.plan.membership.member() != 0,
+            only_answers: nodes.reaches_all && !nodes.leads,
         })
     }
 

@@ -84,7 +84,8 @@ pub(super) fn nodes(ready: &Agreed, plan: &Plan) -> Nodes {
         None => Questions::alone(member.member()),
     };
     let reaches_all = ready.session.is_some() || member.members() == 1;
-    Nodes { questions, member: member.member(), unit, reaches_all }
+    let leads = ready.session.as_ref().map_or(member.member() == 0, |session| session.leads());
+    Nodes { questions, member: member.member(), unit, reaches_all, leads }
 }
 
 /// The task that samples the node and its ranks into the journal.

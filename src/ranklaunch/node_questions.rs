@@ -72,6 +72,8 @@ pub(super) struct Nodes {
     pub(super) unit: MemberKind,
     /// Whether the questions reach all members of the job.
     pub(super) reaches_all: bool,
+    /// Whether this node leads the job, and judges it.
+    pub(super) leads: bool,
 }
 
 /// Answers the questions of all nodes, and gives the part that answers those of this node's socket.
@@ -213,7 +215,7 @@ impl Nodes {
 
     /// The present status of the nodes.
     fn status(&self) -> JobStatus {
-        let (reaches_all, at_node_0) = (self.reaches_all, self.member == 0);
+        let (reaches_all, at_node_0) = (self.reaches_all, self.leads);
         let mut status = JobStatus { reaches_all, at_node_0, ..JobStatus::default() };
         let asked = serde_json::to_vec(&NodeQuestion::Status).unwrap_or_default();
         let every = look_pace(self.questions.nodes(), at_node_0);
@@ -314,7 +316,7 @@ pub(super) fn watch_slow_ranks(
     let member = &plan.membership;
     let node = Arc::new(SampledNode::new(member.node_rank, control, sources));
     let reaches_all = nodes.reaches_all && (2..=MOST_NODES).contains(&member.members());
-    if reaches_all && member.member() != 0 {
+    if reaches_all && !nodes.leads {
         return SlowWatch::only_answers(node);
     }
     let world = (!plan.engine.runs_a_command()).then_some(plan.world_size);

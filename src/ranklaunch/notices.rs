@@ -5,6 +5,7 @@
 //! what viewers, records and the verdict say about it. A rank that handles no such signal is left alone: it would only
 //! lose the time that it has. While a notice is pending, nothing starts and nothing is started again.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -109,8 +110,10 @@ struct Shared {
     node: AtomicU32,
     /// A source of this node itself has given a notice.
     is_own: AtomicBool,
-    /// As a leader: another node can lead.
-    may_leave: AtomicBool,
+    /// As a leader: those that can elect another one.
+    voters: Mutex<Vec<u32>>,
+    /// Nodes that were told to end in this attempt.
+    noticed: Mutex<BTreeSet<u32>>,
     /// Held while a notice is compared with the pending one and takes its place: they come from several threads.
     hearing: Mutex<()>,
     lead: Duration,
@@ -147,7 +150,8 @@ impl Notices {
             attempt,
             node: AtomicU32::new(0),
             is_own: AtomicBool::new(false),
-            may_leave: AtomicBool::new(false),
+            voters: Mutex::default(),
+            noticed: Mutex::default(),
             hearing,
             lead,
             grace,
@@ -205,6 +209,9 @@ impl Notices {
         let deadline = at.0 + told.left_ms.map_or(self.0.lead, Duration::from_millis);
         let heard = Heard { told, at, deadline };
         let _hearing = self.0.hearing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noticed = self.0.noticed.lock().unwrap_or_else(PoisonError::into_inner);
+        noticed.insert(heard.told.node);
+        drop(noticed);
         // Told twice, the deadline differs by the time that the words took.
         let is_news = self.pending().is_none_or(|before| {
             heard.deadline + Duration::from_secs(1) < before.deadline
@@ -244,6 +251,7 @@ impl Notices {
         let tell_all: TellAll = Arc::new(tell_all);
         *self.attempt() = Attempt { tell_all: Some(Arc::clone(&tell_all)), file };
         let hearing = self.0.hearing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.0.noticed.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let pending = self.pending();
         if let Some(heard) = &pending {
             self.write(heard);
@@ -281,16 +289,23 @@ impl Notices {
         Some(self.pending()?.told.reason)
     }
 
-    /// This node leads the job. `others_can`: so can another one.
-    pub(super) fn may_leave(&self, others_can: bool) {
-        self.0.may_leave.store(others_can, Ordering::Relaxed);
+    /// This node leads the job, and these nodes can elect another one.
+    pub(super) fn leads(&self, voters: Vec<u32>) {
+        *self.0.voters.lock().unwrap_or_else(PoisonError::into_inner) = voters;
+    }
+
+    /// Whether the voters that stay are enough to elect another leader than this node.
+    fn may_leave(&self) -> bool {
+        let voters = self.0.voters.lock().unwrap_or_else(PoisonError::into_inner);
+        let noticed = self.0.noticed.lock().unwrap_or_else(PoisonError::into_inner);
+        voters.iter().filter(|node| !noticed.contains(node)).count() * 2 > voters.len()
     }
 
     /// Whether the job can go on after the pending notice, if another node waits for the seat of the one that ends soon.
     /// Asked on the node that leads.
     pub(super) fn lets_others_go_on(&self) -> bool {
         let is_own = self.0.is_own.load(Ordering::Relaxed);
-        let may_leave = !is_own || self.0.may_leave.load(Ordering::Relaxed);
+        let may_leave = !is_own || self.may_leave();
         self.pending().is_some_and(|heard| may_leave && !heard.told.is_of_job)
     }
 

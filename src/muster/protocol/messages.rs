@@ -68,6 +68,8 @@ pub enum FromMember {
     Leads {
         port: u16,
         attempt: u32,
+        /// Where the platform of the sender says that the job is found.
+        master: String,
     },
 }
 

@@ -351,7 +351,7 @@ impl Admission {
     ) -> Result<Change, Refusal> {
         // A job that has run goes on without a newcomer that does not fit.
         let is_replaceable = self.own.attempt > 0 && self.config.seating.spares > 0;
-        if let (FromMember::Leads { port, attempt }, Some((leader, from, out))) =
+        if let (FromMember::Leads { port, attempt, .. }, Some((leader, from, out))) =
             (&frame, self.leaders.get(&id))
         {
             let own = self.config.succession.as_ref().and_then(Succession::electorate);

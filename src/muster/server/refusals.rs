@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::foreign::ForeignAction;
 use crate::protocol::handshake::Rejection;
-use crate::protocol::{Hello, MemberKind, Purpose};
+use crate::protocol::{Hello, MemberKind, NodeSummary, Purpose};
 use crate::session::{Config, Without};
 use linux::pace::{clock, spell};
 use text::lang::{Text, between, cause, spaced};
@@ -106,6 +106,26 @@ pub(crate) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
         text!(
             "give all nodes of a job the same WORLD_SIZE or --nnodes, and each job its own master port",
             "请为同一任务的所有节点指定相同的 WORLD_SIZE 或 --nnodes，并为每个任务使用各自的 Master 端口"
+        ),
+    )
+}
+
+/// The refusal for a node that comes while a job without an id runs, with another program.
+pub(crate) fn other_program(config: &Config, own: &NodeSummary, other: &NodeSummary) -> Refusal {
+    let Text { en: who, zh: who_zh } = config.unit.named(other.node);
+    let none = || "-".to_owned();
+    let (ours, theirs) = (&own.command, &other.command);
+    let (ours, theirs) = (ours.clone().unwrap_or_else(none), theirs.clone().unwrap_or_else(none));
+    let host = &other.hostname;
+    Refusal::new(
+        Id::MusterOtherJob,
+        text!(
+            "the job of these nodes runs {ours}, but {who} ({host}) came with {theirs}",
+            "这些节点的任务正在运行 {ours}，而后到的{who_zh}（{host}）要运行 {theirs}"
+        ),
+        text!(
+            "end the earlier job, or give the jobs different master ports",
+            "请结束之前的任务，或为各任务指定不同的 Master 端口"
         ),
     )
 }

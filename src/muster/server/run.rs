@@ -11,7 +11,9 @@ use tokio::time::{Instant, sleep_until};
 use super::admission::Resume;
 use super::compare::check_node;
 use super::listener::{Arrival, ConnectionEvent, EventReceiver, drain};
-use super::refusals::{duplicate, wrong_count, wrong_job, wrong_purpose, wrong_rank};
+use super::refusals::{
+    duplicate, other_program, wrong_count, wrong_job, wrong_purpose, wrong_rank,
+};
 use super::registry::{Away, Member, Registry};
 use crate::keepalive::{Cut, Heartbeat, Pause, UNANSWERED, millis, now};
 use crate::protocol::{
@@ -256,7 +258,14 @@ impl Run {
     /// The summary of a node that came while the job runs.
     fn compare(&mut self, node: u32, summary: &NodeSummary) {
         let Some(member) = self.job.registry.get(node) else { return };
-        match check_node(&self.job.own, summary) {
+        let Job { config, own, .. } = &self.job;
+        // Without an id only the program tells the next job of these nodes from this one.
+        let is_other = config.job.is_none() && summary.command != own.command;
+        let checked = match is_other {
+            true => Err(other_program(config, own, summary)),
+            false => check_node(own, summary),
+        };
+        match checked {
             Ok(()) => {
                 tracing::info!(node, "a node came and waits for a seat");
                 let last = self.job.config.succession.as_ref().and_then(Succession::electorate);

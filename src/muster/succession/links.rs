@@ -70,10 +70,10 @@ impl Caller {
     }
 
     /// Tells a launcher that knows nothing of the job, or less, that this node leads.
-    pub(super) async fn tell(&self, place: SocketAddr, (port, attempt): (u16, u32)) {
+    pub(super) async fn tell(&self, place: SocketAddr, leads: FromMember) {
         let Some(mut channel) = self.open(place).await else { return };
         let told = async {
-            channel.send(&FromMember::Leads { port, attempt }).await.ok()?;
+            channel.send(&leads).await.ok()?;
             // It answers once it has read that.
             channel.receive().await.ok()
         };

@@ -55,8 +55,9 @@ pub(super) async fn tell_all(shared: Weak<Shared>) {
         let others = others.map(|(_, place)| SocketAddr::new(place.ip(), shared.tells.told_at()));
         let mut told = JoinSet::new();
         for place in node_0.chain(others) {
-            let caller = shared.caller.clone();
-            told.spawn(async move { caller.tell(place, (port, attempt)).await });
+            let (caller, master) = (shared.caller.clone(), master_addr.clone());
+            let leads = FromMember::Leads { port, attempt, master };
+            told.spawn(async move { caller.tell(place, leads).await });
         }
         drop(shared);
         told.join_all().await;
@@ -81,9 +82,14 @@ pub(super) async fn told(shared: &Shared) -> (u32, SocketAddr) {
                 }
             }
             ConnectionEvent::Frame(id, frame) => {
-                let (FromMember::Leads { port, .. }, Some(peer)) = (*frame, peers.get(&id)) else {
+                let (FromMember::Leads { port, master, .. }, Some(peer)) = (*frame, peers.get(&id))
+                else {
                     continue;
                 };
+                // The host may have become part of another job, which has its own node 0.
+                if master != tells.master_addr {
+                    continue;
+                }
                 peer.out.send(&FromNode0::Welcome { at: now(), wall: millis(SystemTime::now()) });
                 sleep(ANSWERED).await;
                 return (peer.hello.node, SocketAddr::new(peer.from.ip(), port));
