@@ -385,6 +385,10 @@ impl Offer {
         connection.send(&FromMember::Accept).await;
         loop {
             match connection.next().await {
+                // It may be old: whoever stood still for long was given up meanwhile.
+                Ok(FromNode0::Go) if connection.pause.just_over().is_some() => {
+                    return Ok(Accepted::Lost);
+                }
                 Ok(FromNode0::Go) => break,
                 Ok(FromNode0::Refuse(refusal)) => return Err(refusal),
                 Ok(FromNode0::Alone(text)) => return Ok(Accepted::Alone(text)),

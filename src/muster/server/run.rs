@@ -17,7 +17,7 @@ use super::refusals::{
 use super::registry::{Away, Member, Registry};
 use crate::keepalive::{Cut, Heartbeat, Pause, UNANSWERED, millis, now};
 use crate::protocol::{
-    Cause, Decide, FromMember, FromNode0, Loss, MemberKind, NodeSummary, channel,
+    Again, Cause, Decide, FromMember, FromNode0, Loss, MemberKind, NodeSummary, channel,
 };
 use crate::questions::{Desk, Outgoing};
 use crate::session::{self, Config, Ends, LostNodes, SessionCommand};
@@ -68,6 +68,8 @@ struct Run {
     /// Nodes that have said farewell.
     leaving: BTreeSet<u32>,
     lost: LostNodes,
+    /// A node with a seat is lost that may still run its ranks.
+    is_unsure: bool,
     events: UnboundedSender<session::SessionEvent>,
     desk: Desk,
 }
@@ -110,6 +112,7 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
         voting,
         leaving,
         lost,
+        is_unsure: false,
         events,
         desk,
     };
@@ -355,6 +358,7 @@ impl Run {
     fn lose(&mut self, node: u32, member: Member, loss: Loss) {
         let is_awaited = self.is_awaited(node);
         self.lost.lock().insert(node);
+        self.is_unsure |= loss != Loss::Died && self.job.running.contains(&node);
         self.running.remove(&node);
         if let RunPhase::Failing { failures, .. } = &mut self.phase
             && let Some(cause) = failures.get_mut(&node)
@@ -434,10 +438,21 @@ impl Run {
             cause.node != *leader || succession.as_ref().is_some_and(Succession::can_go_on);
         let waits = can_leave && self.job.registry.nodes().any(helps);
         let again = (self.job.decide)(&mut cause, self.began.elapsed(), waits);
+        let again = again.map(|again| self.after_all_have_ended(again));
         let verdict = FromNode0::Verdict { cause: cause.clone(), again };
         self.silent.drain(..).for_each(|member| member.send(&verdict));
         self.give(verdict);
         let _ = self.events.send(session::SessionEvent::Verdict { cause: Box::new(cause), again });
+    }
+
+    /// Whatever the cause is: a node that was lost meanwhile, and for whose seat another one waits, ends its ranks first.
+    fn after_all_have_ended(&self, again: Again) -> Again {
+        let config = &self.job.config;
+        if !self.is_unsure || config.seating.spares == 0 {
+            return again;
+        }
+        let until = u64::try_from(config.proof().as_millis()).unwrap_or(u64::MAX);
+        Again { pause: again.pause.max(until), ..again }
     }
 
     fn end_if_all_done(&mut self) {
