@@ -411,6 +411,18 @@ async fn follow(
         };
         let offer = match joined {
             Joined::Offer(offer) => offer,
+            Joined::Elsewhere(leader, place) => {
+                let at = match &config.succession {
+                    Some(succession) => succession.gathers_at(leader, place).await,
+                    None => None,
+                };
+                if at.is_some() {
+                    return Ok(Mustered::Elsewhere(at.map(|at| (leader, at))));
+                }
+                // It is on its way to the next attempt.
+                tokio::time::sleep(seats::ANSWERS / 4).await;
+                continue;
+            }
             // Node 0 asks only the nodes of `check` to measure.
             Joined::Measure(_) => continue,
             Joined::Alone(why) => {

@@ -21,7 +21,7 @@ use verdict::outcome::{Outcome, StopReason};
 /// A node without a seat that lost its connection waits so long for node 0.
 pub(super) const NODE_0_RETURNS: Duration = Duration::from_secs(60);
 /// Time limit for a leader that lives to say so.
-const ANSWERS: Duration = Duration::from_secs(2);
+pub(super) const ANSWERS: Duration = Duration::from_secs(2);
 
 /// What ends the wait for a seat.
 pub(super) enum Waited {

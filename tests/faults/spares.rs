@@ -279,6 +279,12 @@ fn another_node_leads_once_node_0_is_lost() {
     let mut returned = job.node(0);
     waits(&mut returned);
     assert!(returned.err().contains("in place of node 0"), "{}", returned.err());
+    // The address of the job leads to the job again: who comes there hears from node 0 who leads.
+    lose(vec![nodes.remove(2)]);
+    let mut three = job.node(3);
+    waits(&mut three);
+    assert!(three.err().contains("in place of node 0"), "{}", three.err());
+    nodes.push(three);
     job.write("end");
     let returned = returned.wait().expect_code(0).expect_nothing_left();
     assert!(returned.err.contains("this spare has no seat"), "{}", returned.err);

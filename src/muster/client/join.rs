@@ -20,7 +20,7 @@ use crate::net::{DialError, Dialer, Seen, Target, connect, jitter, second_port};
 use crate::protocol::handshake::{self, Rejection};
 use crate::protocol::{
     Again, Agreement, Cause, Channel, ChannelError, Decide, Difference, Electorate, FromMember,
-    FromNode0, Last, LinkReport, Loss, NodeSummary,
+    FromNode0, Last, Leads, LinkReport, Loss, NodeSummary,
 };
 use crate::session::{Config, Session};
 use crate::succession::Succession;
@@ -44,6 +44,8 @@ pub enum Joined {
     Measure(Box<MeasureSession>),
     /// Node 0 runs without a muster, so this node continues by itself.
     Alone(Text),
+    /// Node 0 does not lead the job: this node does, whose launcher listens there.
+    Elsewhere(u32, SocketAddr),
 }
 
 /// Joins the muster of node 0.
@@ -301,6 +303,11 @@ impl Search<'_> {
                     return Step::Joined(Joined::Parked(Box::new(Parked { connection })));
                 }
                 Ok(FromNode0::Alone(text)) => return Step::Joined(Joined::Alone(text)),
+                Ok(FromNode0::Leads(Leads { leader, place: Some(place), .. }))
+                    if leader != self.config.node && self.config.succession.is_some() =>
+                {
+                    return Step::Joined(Joined::Elsewhere(leader, place));
+                }
                 Ok(FromNode0::Refuse(refusal)) => break refusal,
                 Ok(_) => {}
                 Err(lost) => {

@@ -70,7 +70,7 @@ struct State {
     /// Nodes with which the contact broke.
     parted: BTreeSet<u32>,
     links: Links,
-    /// The task that tells others that this node leads.
+    /// The task that tells others who leads.
     telling: Option<Task>,
 }
 
@@ -168,6 +168,10 @@ impl Succession {
         let leads = state.leads(self.shared.me);
         if !leads {
             (state.gathers, state.telling) = (None, None);
+        }
+        if !leads && self.shared.me == 0 {
+            let task = tokio::spawn(tells::answer_all(Arc::downgrade(&self.shared)));
+            state.telling = Some(Task(task.abort_handle()));
         }
         state.rests_until = None;
     }
@@ -383,6 +387,12 @@ impl Succession {
 
     fn place(&self, node: u32) -> Option<SocketAddr> {
         self.shared.state.lock().electorate.as_ref()?.places.get(&node).copied()
+    }
+
+    /// Where this leader gathers, whose launcher listens there.
+    pub async fn gathers_at(&self, leader: u32, place: SocketAddr) -> Option<SocketAddr> {
+        let (found, at) = self.shared.caller.leader(place).await?;
+        (found == leader).then_some(at)
     }
 
     /// The leader that any other node knows.

@@ -1,6 +1,6 @@
 //! How a launcher that knows nothing of the job, since the platform has started it again, hears that another node than
 //! node 0 leads: the leader tells it. Node 0 gathers by itself then, at the address of the job; other nodes listen for
-//! that while they look for node 0.
+//! that while they look for node 0. A node 0 that does not lead tells those that look for it as well.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -62,6 +62,23 @@ pub(super) async fn tell_all(shared: Weak<Shared>) {
         drop(shared);
         told.join_all().await;
         sleep(AGAIN).await;
+    }
+}
+
+/// At a node 0 that does not lead: tells those that look for the job at its address who does.
+pub(super) async fn answer_all(shared: Weak<Shared>) {
+    let of_job = shared.upgrade().map(|shared| (shared.tells.port, shared.caller.clone()));
+    let Some((port, caller)) = of_job else { return };
+    let opened = Listener::open(port, caller.all, caller.secret.clone());
+    let Ok((_listener, mut events)) = opened else { return };
+    while let Some(event) = events.recv().await {
+        let ConnectionEvent::Arrived(arrival) = event else { continue };
+        let hello = &arrival.hello;
+        let is_ours = hello.purpose == Purpose::Run && !caller.key().is_of_other_job(&hello.key);
+        let Some(shared) = shared.upgrade().filter(|_| is_ours) else { continue };
+        if let Some(leads) = shared.who_leads() {
+            arrival.out.send(&FromNode0::Leads(leads));
+        }
     }
 }
 

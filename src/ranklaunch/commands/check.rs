@@ -337,7 +337,9 @@ async fn meet(
         Joined::Measure(session) => session,
         Joined::Alone(why) => return Ok(Nodes::Alone(why)),
         // This node 0 came to launch, not to check.
-        Joined::Offer(_) | Joined::Parked(_) => return Err(lost(&config, Loss::Died)),
+        Joined::Offer(_) | Joined::Parked(_) | Joined::Elsewhere(..) => {
+            return Err(lost(&config, Loss::Died));
+        }
     };
     let found = session.follow(target).await.map_err(|loss| lost(&config, loss))?;
     Ok(Nodes::Found(Box::new(found)))
