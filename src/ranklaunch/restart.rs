@@ -16,7 +16,7 @@
 //! | certain, same-nodes | yes, unless three quick ends are equal | 1 s |
 //! | certain, wait | yes | 30 s |
 //! | a rank is killed by a signal, without a cause | yes | none, then as below |
-//! | a node is lost | yes | none if its agent died, else the time in which it stops its ranks, with spares |
+//! | a node is lost | yes, without a node for its seat unless three quick ends are equal | none if its agent died, else the time in which it stops its ranks, with spares |
 //! | likely, or none | by class and code, unless three quick ends are equal | 1 s, 2 s … 30 s |
 //!
 //! `--max-restarts` bounds all of them, counted anew when a checkpoint was saved. One policy serves single-node and multi-node jobs: with
@@ -218,6 +218,12 @@ impl RestartPolicy {
                 "not started again: it would end the same way ({name}); --retry-on {name} starts anyway",
                 "不再重启：重启后结果相同（{name}）；加上 --retry-on {name} 则仍会重启"
             )),
+            // One lost node after the other says nothing about the next one.
+            (None, Some(Retry::SameNodes) | None)
+                if failure.lost.is_some() && failure.another_waits =>
+            {
+                None
+            }
             (None, Some(Retry::SameNodes) | None) if self.quick.len() >= REPEATS => {
                 let seconds = QUICK.as_secs();
                 Some(text!(
@@ -390,6 +396,7 @@ impl Restarts {
     /// start the count again. Gives the number of the attempt.
     pub(super) fn count_on(&self, attempt: u32, tally: Tally) -> u32 {
         let mut policy = self.policy();
+        policy.why_not = None;
         if attempt > policy.attempt {
             // A version without a tally, whose restarts all count.
             let is_told = tally != Tally::default();

@@ -159,6 +159,23 @@ fn another_node_that_waits_allows_another_attempt() {
     assert!(!failed(1).calls_for_another_node());
 }
 
+/// Nodes that are lost one after the other are no failure that repeats, as long as others wait for their seats.
+#[test]
+fn losses_in_a_row_use_up_the_spares() {
+    for another_waits in [true, false] {
+        let restarts = Restarts::new(most(9), RetryRules::default());
+        let lost = || FailedAttempt {
+            class: Class::Launcher,
+            id: Id::NodeDied,
+            lost: Some(Loss::Died),
+            another_waits,
+            ..failed(137)
+        };
+        let again = (0..5).map(|_| next(&restarts, lost(), Duration::ZERO).is_some());
+        assert_eq!(again.filter(|again| *again).count(), if another_waits { 5 } else { 2 });
+    }
+}
+
 /// A notice ends the job, unless only a node ends and another one waits for its seat.
 #[test]
 fn job_goes_on_after_a_notice_where_another_node_waits() {
