@@ -17,8 +17,8 @@ use monitor::status::{
     GpuStatus, InterfaceStatus, NodeStatus, RankState, RankStatus, StatusBoard, look_pace,
 };
 use muster::{
-    Accepted, Agreement, Assembly, Cause, Config, Joined, Memory, NodeSummary, Purpose, Secret,
-    Session, SessionEvent, Settled, Tally,
+    Accepted, Agreement, Assembly, Cause, Config, Decide, Joined, Memory, NodeSummary, Purpose,
+    Secret, Session, SessionEvent, Settled, Tally,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -172,6 +172,9 @@ fn config(node: u32, nnodes: u32, port: u16, encrypted: bool) -> Config {
         purpose: Purpose::Run,
         unit: muster::MemberKind::Node,
         node,
+        leader: 0,
+        at: None,
+        succession: None,
         nnodes,
         seating: muster::Seating::default(),
         job: Some("bench".to_owned()),
@@ -188,6 +191,11 @@ fn config(node: u32, nnodes: u32, port: u16, encrypted: bool) -> Config {
         is_world_size: false,
         memory: Arc::new(|| Some(Memory { used: 1, limit: 2 })),
     }
+}
+
+/// Nothing starts again.
+fn ends() -> (Decide, Tally) {
+    (Box::new(|_, _, _| None), Tally::default())
 }
 
 fn summary(node: u32, nnodes: u32) -> NodeSummary {
@@ -221,6 +229,7 @@ fn summary(node: u32, nnodes: u32) -> NodeSummary {
         seat: None,
         warnings: Vec::new(),
         alive: None,
+        last: None,
         attempt: 0,
         command: Some("train.py --lr 1e-4 0123456789abcdef".to_owned()),
     }
@@ -296,8 +305,7 @@ async fn node_0(config: Config) {
         timestamp: "20250102-030405".to_owned(),
         attempt: 0,
     };
-    let settled =
-        gathered.agree(agreement, Box::new(|_, _, _| None), &mut say).await.expect("agreed");
+    let settled = gathered.agree(agreement, ends(), &mut say).await.expect("agreed");
     let Settled::Session(mut session) = settled else { panic!("a session") };
     let (seconds, cpu) = (began.elapsed().as_secs_f64(), self::cpu() - cpu);
     // The last words of the agreement leave in the next second.
@@ -428,7 +436,7 @@ async fn member(config: Config, own: NodeSummary) -> Session {
     let host = Host::replayed("/", BTreeMap::new());
     let joined = muster::join(&host, &config, &own, None, &mut |_| {}).await.expect("joined");
     let Joined::Offer(offer) = joined else { panic!("an offer") };
-    let Accepted::Session(session) = offer.accept().await.expect("accepted") else {
+    let Accepted::Session(session) = offer.accept(None).await.expect("accepted") else {
         panic!("a session")
     };
     answer(&session, node_status(config.node));
