@@ -106,7 +106,6 @@ const FOLDERS: &[Row] = &[
 
 /// Whether checkpoints with steps of their own lie beside the weights from which their program started.
 fn holds_steps(folder: &Folder<'_>) -> bool {
-    let is_file = |name: &str| FILES.iter().any(|(end, ..)| name.ends_with(end));
     let has_step = |name: &str| told(name).has_step_or_epoch() && !is_aside(name);
     !folder.names(true, has_step).is_empty()
         || !folder.names(false, |name| is_file(name) && has_step(name)).is_empty()
@@ -159,6 +158,11 @@ const FILES: &[FileRow] = &[
     ("adapter_model.bin", Format::Torch, torch::lack),
     (".safetensors", Format::Safetensors, safetensors::lack),
 ];
+
+/// Whether a file is named like one that is a checkpoint by itself.
+pub(crate) fn is_file(name: &str) -> bool {
+    FILES.iter().any(|(end, ..)| name.ends_with(end))
+}
 
 /// The folder as one checkpoint, by its files. The folder in which the Trainer and accelerate save their checkpoints is
 /// none, although the Trainer puts the same files into it at its end.

@@ -19,11 +19,15 @@ use text::text;
 /// Bounds of a walk.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Levels below the folder.
+    /// Levels below the folder; all levels are read below that of a step.
     pub depth: u32,
     /// Entries of all folders together.
     pub entries: usize,
 }
+
+/// Levels below the folder of a step: only the number of entries bounds what belongs to one checkpoint, such as the
+/// folders for the modules of a model (nanotron).
+const LEVELS_OF_ONE: u32 = 64;
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -113,6 +117,7 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
                 // `1000` and `2000` beside it.
                 let name =
                     if are_steps && is_numbered(&name, "") { format!("step_{name}") } else { name };
+                let depth = if names::is_of_one(&name) { LEVELS_OF_ONE } else { depth };
                 walk(&sub, depth, Told::of_folder(&name, above), &mut inner);
                 let promised = formats::by_name(&sub, &inner);
                 searched.push(Searched { name, path: sub.path, inner, promised });
@@ -173,12 +178,12 @@ fn of_formats<'b>(
     (others, of_format)
 }
 
-/// Marks the checkpoint of the folder that its program names as its last one, in a file or by a link, with the time of
-/// that: after steps went back it goes on from there.
+/// Marks the checkpoint of the folder that its program names as its last one, with the time of that: after steps went
+/// back it goes on from there. A name stands in a text that is named for the last one (`latest` of DeepSpeed,
+/// `latest_checkpointed_iteration.txt` of Megatron, `last_checkpoint` of detectron2), or is the target of a link.
 fn mark_tracked(folder: &Folder<'_>, found: &mut [Checkpoint]) {
-    let is_one = |(name, one): &(&String, &Entry)| match one.is_alias {
-        true => names::is_last(name),
-        false => TRACKERS.contains(&name.as_str()),
+    let is_one = |(name, one): &(&String, &Entry)| {
+        !one.is_folder && names::is_last(name) && (one.is_alias || !formats::is_file(name))
     };
     let files = folder.entries.iter().filter(is_one).map(|(name, _)| name);
     for name in files.chain(folder.links.iter().filter(|name| names::is_last(name))) {
@@ -207,7 +212,3 @@ fn read_tracker(path: &Path) -> Option<(SystemTime, String)> {
     };
     Some((time, text.trim().to_owned()))
 }
-
-/// DeepSpeed, Megatron and verl, detectron2 and MMEngine, nanotron.
-const TRACKERS: &[&str] =
-    &["latest", "latest_checkpointed_iteration.txt", "last_checkpoint", "latest.txt"];

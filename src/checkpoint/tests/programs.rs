@@ -140,6 +140,9 @@ fn tracker_names_the_newest_one() {
         ("verl", "global_step_#/a.pt", "latest_checkpointed_iteration.txt", "600"),
         ("detectron2", "model_0000#.pth", "last_checkpoint", "model_0000600.pth"),
         ("mmengine", "iter_#.pth", "last_checkpoint", "/x/iter_600.pth"),
+        ("nanotron", "#/model.pt", "latest.txt", "600"),
+        ("skyrl", "global_step_#/a.pt", "latest_ckpt_global_step.txt", "600"),
+        ("dinov2", "model_0000#.rank_0.pth", "last_checkpoint.rank_0", "model_0000600.rank_0.pth"),
         ("olmo", "step#/model.pt", "latest", "-> step600"),
         ("link", "step#.pt", "last.pt", "-> step600.pt"),
     ] {
