@@ -32,9 +32,20 @@ pub(crate) fn are_steps(names: &[String], above: Told) -> bool {
     *first > 1 || last - first >= count
 }
 
-/// The ranks in a name, the number of ranks in all where it tells that too, and the name without the ranks. None: it
-/// names no rank.
-pub(crate) fn ranks(name: &str) -> Option<(Vec<u32>, u32, String)> {
+/// A name that tells ranks, or parts of which it tells the number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ranked {
+    pub(crate) ranks: Vec<u32>,
+    /// The number of ranks in all; 0: it does not tell.
+    pub(crate) world: u32,
+    /// They may be counted from 1 on, as those of `00001-of-00004` are.
+    pub(crate) may_begin_at_one: bool,
+    /// The name without the ranks.
+    pub(crate) without: String,
+}
+
+/// None: it names no rank.
+pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     let numbers = numbers(name);
     let is_rank = |one: &&Found<'_>| one.counts == Counted::Ranks;
     let ranks: Vec<u32> =
@@ -45,14 +56,18 @@ pub(crate) fn ranks(name: &str) -> Option<(Vec<u32>, u32, String)> {
     let is_world =
         |one: &Found<'_>| one.before.ends_with("world_size_") || one.counts == Counted::Shards;
     let world = numbers.iter().find(|one| is_world(one));
+    let is_of_parts = world.is_some_and(|one| one.counts == Counted::Shards);
     let world = world.and_then(|one| one.digits.parse().ok()).unwrap_or(0);
+    let is_of_rank =
+        |one: &Found<'_>| one.before.trim_end_matches(['-', '_', '=']).ends_with("rank");
+    let may_begin_at_one = is_of_parts && !numbers.iter().any(|one| is_of_rank(one));
     let mut without = String::new();
     for one in &numbers {
         without.push_str(one.before);
         without.push_str(if is_rank(&one) { "*" } else { one.digits });
     }
     without.push_str(numbers.last().map_or(name, |one| one.after));
-    Some((ranks, world, without))
+    Some(Ranked { ranks, world, may_begin_at_one, without })
 }
 
 /// Words of files that stand beside the weights.
@@ -120,7 +135,18 @@ pub(crate) fn is_model(name: &str) -> bool {
 
 /// Whether it is a copy of the model for its use, not for its training, or the critic of one.
 pub(crate) fn is_copy(name: &str) -> bool {
-    const COPIES: &[&str] = &["ema", "swa", "avg", "average", "averaged", "teacher", "critic"];
+    const COPIES: &[&str] = &[
+        "ema",
+        "swa",
+        "avg",
+        "average",
+        "averaged",
+        "teacher",
+        "critic",
+        "d",
+        "disc",
+        "discriminator",
+    ];
     words(&name.to_ascii_lowercase()).any(|word| COPIES.contains(&word))
 }
 
@@ -220,7 +246,7 @@ mod tests {
 
     #[test]
     fn name_of_another_rank_is_the_same_without_it() {
-        let of = |name: &str| ranks(name);
+        let of = |name: &str| ranks(name).map(|one| (one.ranks, one.world, one.without));
         let rank =
             |ranks: &[u32], world, name: &str| Some((ranks.to_vec(), world, name.to_owned()));
         assert_eq!(of("ep0-ba200-rank1.pt"), rank(&[1], 0, "ep0-ba200-rank*.pt"));
@@ -229,7 +255,10 @@ mod tests {
             rank(&[1], 2, "model_world_size_2_rank_*.pt")
         );
         assert_eq!(of("tp_rank_00_pp_rank_001"), rank(&[0, 1], 0, "tp_rank_*_pp_rank_*"));
+        assert_eq!(of("m-00002-of-00003.pt"), rank(&[2], 3, "m-*-of-00003.pt"));
         assert_eq!(of("step-1.pt"), None);
+        assert_eq!(of("epoch_3_of_10.pt"), None);
+        assert_eq!(of("resnet50_best_of_3.pt"), None);
     }
 
     #[test]

@@ -41,6 +41,35 @@ const WORDS: &[(&str, Counted)] = &[
     ("psnr", Counted::Measure),
     ("bleu", Counted::Measure),
     ("ppl", Counted::Measure),
+    ("reward", Counted::Measure),
+    ("rewards", Counted::Measure),
+    ("rew", Counted::Measure),
+    ("return", Counted::Measure),
+    ("returns", Counted::Measure),
+    ("val", Counted::Measure),
+    ("metric", Counted::Measure),
+    ("error", Counted::Measure),
+    ("err", Counted::Measure),
+    ("wer", Counted::Measure),
+    ("cer", Counted::Measure),
+    ("eer", Counted::Measure),
+    ("auc", Counted::Measure),
+    ("dice", Counted::Measure),
+    ("mae", Counted::Measure),
+    ("mse", Counted::Measure),
+    ("rmse", Counted::Measure),
+    ("ssim", Counted::Measure),
+    ("lpips", Counted::Measure),
+    ("snr", Counted::Measure),
+    ("pesq", Counted::Measure),
+    ("rouge", Counted::Measure),
+    ("ndcg", Counted::Measure),
+    ("elo", Counted::Measure),
+    ("success", Counted::Measure),
+    ("perplexity", Counted::Measure),
+    ("kappa", Counted::Measure),
+    ("recall", Counted::Measure),
+    ("precision", Counted::Measure),
     // The mean of so many checkpoints.
     ("avg", Counted::Size),
     ("average", Counted::Size),
@@ -65,6 +94,12 @@ pub(crate) enum Counted {
     /// The files in all: the number before is that of one.
     Shards,
     Unknown,
+}
+
+impl Counted {
+    fn is_progress(self) -> bool {
+        [Counted::Steps, Counted::Samples, Counted::Epochs, Counted::Batches].contains(&self)
+    }
 }
 
 /// A number with up to nine digits behind its point, in billionths.
@@ -179,13 +214,14 @@ pub(crate) fn numbers(name: &str) -> Vec<Found<'_>> {
         let digits = from.get(..end.unwrap_or(from.len())).unwrap_or_default();
         let digits = digits.trim_end_matches('.');
         let after = from.get(digits.len()..).unwrap_or_default();
-        let counts = counted(before, after);
-        // `rank-00000003-of-00000004` is a rank as well.
-        let is_part = |one: &&mut Found<'_>| {
-            counts == Counted::Shards && !one.before.trim_end_matches(['-', '_']).ends_with("rank")
-        };
-        if let Some(one) = numbers.last_mut().filter(is_part) {
-            one.counts = Counted::Size;
+        let mut counts = counted(before, after);
+        // `00003-of-00004`, not `epoch_3_of_10` and `best_of_3`.
+        if counts == Counted::Shards {
+            let is_between = before.trim_matches(['-', '_', '.', ' ']).eq_ignore_ascii_case("of");
+            match numbers.last_mut().filter(|one| is_between && !one.counts.is_progress()) {
+                Some(one) => one.counts = Counted::Ranks,
+                None => counts = Counted::Size,
+            }
         }
         numbers.push(Found { digits, before, after, counts });
         rest = after;
@@ -355,9 +391,17 @@ mod tests {
             ("llama-3.1.safetensors", None),
             ("gpt_125m.pt", None),
             ("model-00001-of-00003.safetensors", None),
+            ("step_3_of_10.pt", Some(3)),
             ("12.pt", Some(12)),
             ("model020000.pt", Some(20_000)),
             ("model_acc_93.pt", None),
+            ("ppo_reward_350.pt", None),
+            ("ppo_mean_return_350.pt", None),
+            ("asr_wer_12.pt", None),
+            ("unet_dice_91.pt", None),
+            ("ner_f1_88.pt", None),
+            ("val_93.pt", None),
+            ("interval_500.pt", Some(500)),
             ("seed_42_last.pt", None),
             ("resnet_50_best.pth", None),
             ("llama_tp2_step_100.pt", Some(100)),

@@ -107,6 +107,7 @@ fn states_come_before_weights_copies_and_exports_of_their_step() {
         ("state", &[("training_state_200.pt", 13_000), ("model_200.pt", 9000)]),
         ("checkpoint", &[("checkpoint_200.pt", 13_000), ("model_200.pt", 9000)]),
         ("generator", &[("G_200.pt", 9000), ("D_200.pt", 13_000)]),
+        ("cyclegan", &[("10_net_G.pth", 9000), ("10_net_D.pth", 13_000)]),
         // Copies of the same size.
         ("ema", &[("unet_300.pt", 9000), ("unet_ema_300.pt", 9000)]),
         ("ema of", &[("step_300.pt", 9000), ("step_300_ema.pt", 9000)]),
