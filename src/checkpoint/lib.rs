@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod beside;
 mod compare;
 mod folder;
 mod formats;

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::progress::{Counted, Found, Place, Told, is_remarkable, numbers, told, words};
+use crate::progress::{Counted, Found, Place, Told, has_date, is_remarkable, numbers, told, words};
 
 /// Whether `name` is `before` and a number.
 pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
@@ -13,13 +13,17 @@ pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
 }
 
 /// Whether a folder of this name holds one checkpoint, however many files that are: its name has a number behind a word,
-/// or it is one of SpeechBrain (`CKPT+2024-01-31+12-00-00+00`).
+/// or a date beside a word of a save (`CKPT+2024-01-31+12-00-00+00`, `2024-01-31_12-00-00-backup-500-5-0`).
 pub(crate) fn is_of_one(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
-    let rest = lower.strip_prefix("ckpt").or_else(|| lower.strip_prefix("checkpoint"));
-    let is_dated = rest.is_some_and(|rest| !rest.starts_with(char::is_alphabetic));
-    told(name).has_step_or_epoch() || (is_dated && name.contains(|one: char| one.is_ascii_digit()))
+    let has = |known: &[&str]| words(&lower).any(|word| known.contains(&word));
+    let begins = words(&lower).next().is_some_and(|word| SAVES.contains(&word));
+    let is_numbered = begins && name.contains(|one: char| one.is_ascii_digit());
+    told(name).has_step_or_epoch() || is_numbered || (has(SAVES) && has_date(name))
 }
+
+/// Words of saves, of which a folder holds one each.
+const SAVES: &[&str] = &["ckpt", "checkpoint", "backup", "snapshot"];
 
 /// Whether numbers without a word are steps, in a folder whose name tells one: `step1_sft/0050000.pt`. Ranks and parts
 /// are counted from 0 or 1 (`step_200/0.pt`), and `step_200/model_200.pt` repeats its folder.

@@ -226,19 +226,28 @@ pub(crate) fn numbers(name: &str) -> Vec<Found<'_>> {
         numbers.push(Found { digits, before, after, counts });
         rest = after;
     }
-    // 2024-01-31 and 12-00-00.
     for at in 0..numbers.len() {
-        let lengths = numbers.get(at..at + 3).unwrap_or_default();
-        let two = |one: &Found<'_>| one.digits.len() == 2 && one.before == "-";
-        if let [first, rest @ ..] = lengths
-            && [2, 4].contains(&first.digits.len())
-            && !rest.is_empty()
-            && rest.iter().all(two)
-        {
+        if is_date(numbers.get(at..at + 3).unwrap_or_default()) {
             numbers.iter_mut().skip(at).take(3).for_each(|one| one.counts = Counted::Unknown);
         }
     }
     numbers
+}
+
+/// 2024-01-31 or 12-00-00.
+fn is_date(numbers: &[Found<'_>]) -> bool {
+    let two = |one: &Found<'_>| one.digits.len() == 2 && one.before == "-";
+    match numbers {
+        [first, rest @ ..] if !rest.is_empty() => {
+            [2, 4].contains(&first.digits.len()) && rest.iter().all(two)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a name has a date or a time of day.
+pub(crate) fn has_date(name: &str) -> bool {
+    numbers(name).windows(3).any(is_date)
 }
 
 fn counted(before: &str, after: &str) -> Counted {

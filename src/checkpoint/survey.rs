@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
+use crate::beside;
 use crate::folder::{Budget, Entry, Folder};
 use crate::formats;
 use crate::lack::Lack;
@@ -134,6 +135,7 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
     found.extend(several::of_folders(&folder.path, above, searched));
     let found = found.get_mut(from..).unwrap_or_default();
     formats::compare(folder, found);
+    beside::compare(folder, found);
     mark_tracked(folder, found);
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::tests::layouts::{named, names};
+use crate::tests::programs::DCP;
 
 /// Names that say how many files there are.
 #[test]
@@ -32,6 +33,120 @@ fn parts_are_as_many_as_their_names_say() {
             assert!(torn[0].contains(": "), "{layout}: {torn:?}");
         }
     }
+}
+
+/// What public programs write last: LeRobot, nanotron, lingua, ColossalAI, OLMo-core, OneTrainer, and loops of their own.
+#[test]
+fn file_that_all_before_have_is_missed_whatever_its_ending() {
+    let dcp: &[&str] = &["__0_0.distcp", ".metadata"];
+    let index = "model/model.safetensors.index.json";
+    for (name, files, last) in [
+        ("step-#", &["model.pt", "optimizer.pt"][..], &["state.json"][..]),
+        ("step-#", &["model.pt"], &["state.json", "state.pkl"]),
+        (
+            "checkpoints/000#",
+            &["a/model.safetensors", "b/optimizer.safetensors"],
+            &["b/group.json"],
+        ),
+        ("#", &["model/a/weight.safetensors", "optimizer/o.pt"], &["meta.yaml", "meta.json"]),
+        ("0000#", dcp, &["params.json", "train_state_00000.json", "train_state_00001.json"]),
+        ("epoch0-step#", &[index, "ema.pt"], &["lr_scheduler", "running_states.json"]),
+        ("step#", &["train/rank0.pt", "x/__0_0.distcp", "x/.metadata"], &[".metadata.json"]),
+        ("2024-05-01_12-#-backup-#-5-0", &["lora/lora.safetensors", "o/o.pt"], &["meta.json"]),
+    ] {
+        let of = |number: u32| {
+            let all = files.iter().chain(last);
+            all.map(move |file| format!("{}/{file}", name.replace('#', &number.to_string())))
+        };
+        let all: Vec<String> = (10..14).flat_map(of).collect();
+        for kept in 0..=last.len() {
+            let count = all.len() - last.len() + kept;
+            let found = names_with_dcp(&all[..count]);
+            let lacks = found[0].contains("is missing");
+            assert_eq!((found.len(), lacks), (4, kept < last.len()), "{name} {kept}: {found:?}");
+            assert!(!found[1].contains(": "), "{found:?}");
+            // A first one and its next are no measure.
+            let first = files.len() + last.len();
+            let few = names_with_dcp(all.get(2 * first..count).expect("two"));
+            assert!(!few[0].contains("is missing"), "{few:?}");
+        }
+    }
+}
+
+/// The same of files with metadata of torch.distributed.checkpoint, and an index of one shard.
+fn names_with_dcp(files: &[String]) -> Vec<String> {
+    let folder = made(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    for file in files.iter().filter(|file| file.ends_with("/.metadata")) {
+        std::fs::write(folder.path().join(file), DCP).expect("it is written");
+    }
+    whole::sharded(&folder, files);
+    named(&folder)
+}
+
+#[test]
+fn content_that_all_before_have_is_missed() {
+    let json: &[u8] = br#"{"a": 1}"#;
+    let pickle: &[u8] = b"\x80\x04\x95\x0a\0\0\0\0\0\0\0}\x94\x8c\x01a\x94K\x01s.";
+    for (file, whole) in [("state.json", json), ("state.pkl", pickle), ("a/scheduler", pickle)] {
+        for torn in [&[][..], whole.get(..whole.len() - 1).expect("it is longer")] {
+            let of = |step: u32| ["model.pt", file].map(|file| format!("step-{step}/{file}"));
+            let files: Vec<String> = [of(1), of(2), of(3)].concat();
+            let folder = made(&files.iter().map(String::as_str).collect::<Vec<_>>());
+            let write = |step: u32, content: &[u8]| {
+                let path = folder.path().join(format!("step-{step}")).join(file);
+                std::fs::write(path, content).expect("it is written");
+            };
+            (1..=3).for_each(|step| write(step, whole));
+            assert!(!named(&folder)[0].contains(": "), "{:?}", named(&folder));
+            write(3, torn);
+            assert!(named(&folder)[0].contains(file), "{:?}", named(&folder));
+            // All markers are empty.
+            (1..=3).for_each(|step| write(step, b""));
+            assert!(!named(&folder)[0].contains(": "), "{:?}", named(&folder));
+        }
+    }
+}
+
+/// Ranks, dates, events, samples and the best one differ from step to step, and what comes now and then is optional.
+#[test]
+fn files_that_not_all_have_make_nothing_torn() {
+    let base = ["model.pt", "optimizer.pt"];
+    for more in [
+        [&["eval.json"][..], &[], &["eval.json"], &[], &[]],
+        [&[], &["eval.json"], &[], &["eval.json"], &[]],
+        [&["best.json"], &["best.json"], &["best.json"], &["best.json"], &[]],
+        [&["events.17.a"], &["events.18.a"], &["events.19.a"], &["events.2.a"], &["events.3.a"]],
+        [
+            &["log_1.txt"],
+            &["log_1.txt", "log_2.txt"],
+            &["log_2.txt"],
+            &["log_3.txt"],
+            &["log_4.txt"],
+        ],
+        [
+            &["w-1-of-2.json", "w-2-of-2.json"],
+            &["w-1-of-2.json", "w-2-of-2.json"],
+            &["w-1-of-2.json", "w-2-of-2.json"],
+            &["w-1-of-1.json"],
+            &["w-1-of-1.json"],
+        ],
+    ] {
+        let of = |(step, more): (u32, &&[&str])| -> Vec<String> {
+            base.iter().chain(*more).map(|file| format!("step-{step}/{file}")).collect()
+        };
+        let files: Vec<String> = (1..).zip(&more).flat_map(of).collect();
+        let found = names(&files.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(!found[0].contains(": "), "{found:?}");
+    }
+    // A program that saves fewer has one that looks torn, and then whole ones.
+    let of = |step: u32| {
+        let more: &[&str] = if step < 4 { &["state.json"] } else { &[] };
+        base.iter().chain(more).map(move |file| format!("step-{step}/{file}"))
+    };
+    let files: Vec<String> = (1..7).flat_map(of).collect();
+    let found = names(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    let are_torn: Vec<bool> = found.iter().map(|name| name.contains(": ")).collect();
+    assert_eq!(are_torn, [false, false, true, false, false, false], "{found:?}");
 }
 
 /// nanotron has a folder for each module.
