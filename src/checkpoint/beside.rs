@@ -171,7 +171,7 @@ fn cut(folder: &Folder<'_>, name: &str) -> Option<Lack> {
             let content = folder.content(name);
             content.and_then(|content| of_json::<IgnoredAny>(name, &content).map(|_| ())).err()
         }
-        Some("pkl") | None => {
+        Some("pkl" | "bin") | None => {
             let begun = folder.open(name).and_then(|mut file| file.at(0, 2)).ok()?;
             let is_known = matches!(begun.as_slice(), b"PK" | [b'\x80', 2..=5]);
             is_known.then(|| torch::lack(folder, name))?

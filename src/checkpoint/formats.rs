@@ -156,6 +156,7 @@ const FILES: &[FileRow] = &[
     (".pyth", Format::Torch, torch::lack),
     ("pytorch_model.bin", Format::Torch, torch::lack),
     ("adapter_model.bin", Format::Torch, torch::lack),
+    ("optimizer.bin", Format::Torch, torch::lack),
     (".safetensors", Format::Safetensors, safetensors::lack),
 ];
 

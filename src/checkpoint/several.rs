@@ -153,7 +153,7 @@ fn is_model_without_step(one: &Checkpoint) -> bool {
 }
 
 /// Folders that are named like those of a framework, none of which it has finished: another program names them so.
-const OF_ANOTHER: usize = 3;
+pub(crate) const OF_ANOTHER: usize = 3;
 
 /// The folders in a folder: those of ranks hold parts of the same checkpoints, and those of a step are one each.
 pub(crate) fn of_folders(

@@ -1,6 +1,6 @@
 //! The walk: which folders are looked at, and what is a checkpoint in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::time::SystemTime;
@@ -165,6 +165,18 @@ fn of_formats<'b>(
             None => others.push((name, sub)),
         }
     }
+    let foreign = of_another_program(found.get(from..).unwrap_or_default());
+    if !foreign.is_empty() {
+        of_format.retain(|series, _| !foreign.contains(series));
+        let all = found.drain(from..).collect::<Vec<_>>();
+        for one in all {
+            let name = one.own_name().into_owned();
+            match foreign.contains(&series(&name)) {
+                true => others.push((name.clone(), folder.try_sub(&name))),
+                false => found.push(one),
+            }
+        }
+    }
     // Beside checkpoints of a framework that begin with weights.
     for one in found.iter_mut().skip(from).filter(|one| formats::is_weights(one.format)) {
         let name = one.own_name();
@@ -178,6 +190,21 @@ fn of_formats<'b>(
         }
     }
     (others, of_format)
+}
+
+/// The names of series that look like accelerate, of which none was finished: a program of its own names its optimizer so.
+fn of_another_program(found: &[Checkpoint]) -> BTreeSet<String> {
+    let mut unfinished: BTreeMap<String, usize> = BTreeMap::new();
+    let mut finished: BTreeSet<String> = BTreeSet::new();
+    for one in found.iter().filter(|one| one.format == Format::Accelerate) {
+        let series = series(&one.own_name());
+        match one.parts.is_empty() {
+            true => *unfinished.entry(series).or_default() += 1,
+            false => drop(finished.insert(series)),
+        }
+    }
+    unfinished.retain(|series, count| *count >= several::OF_ANOTHER && !finished.contains(series));
+    unfinished.into_keys().collect()
 }
 
 /// Marks the checkpoint of the folder that its program names as its last one, with the time of that: after steps went

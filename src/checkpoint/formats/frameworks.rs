@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{dcp, deepspeed};
 use serde::Deserialize;
 
-use crate::folder::{Folder, of_json};
+use crate::folder::{Folder, of_json, unread};
 use crate::lack::{Lack, gaps};
 use crate::names::is_numbered;
 use crate::progress::step_of;
@@ -153,7 +153,8 @@ pub(super) fn trainer(folder: &Folder<'_>) -> Vec<Lack> {
 /// samplers, scaler, random_states_N.pkl of each process, and the objects that the program registered as the last.
 pub(super) fn is_accelerate(folder: &Folder<'_>) -> bool {
     let has_states = !folder.numbers("random_states_", ".pkl").is_empty();
-    has_states || folder.has("optimizer.bin")
+    // It writes the model before the optimizer.
+    has_states || (folder.has("optimizer.bin") && folder.entries.len() > 1)
 }
 
 pub(super) fn accelerate(folder: &Folder<'_>) -> Vec<Lack> {
@@ -402,7 +403,15 @@ fn below(folder: &Folder<'_>, levels: u32) -> Vec<Lack> {
     let mut lacks: Vec<Lack> =
         files.iter().filter_map(|name| lack_of_companion(folder, name)).collect();
     for name in folder.names(true, |name| levels > 0 && !name.starts_with('.')) {
-        let Some(sub) = folder.sub(&name) else { continue };
+        let sub = match folder.try_sub(&name) {
+            Ok(sub) => sub,
+            // Removed meanwhile, as old checkpoints are.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                lacks.push(unread(&name, &error));
+                continue;
+            }
+        };
         // Its writer numbers its files, and they are judged by that.
         if deepspeed::is_one(&sub) {
             continue;

@@ -197,3 +197,68 @@ fn torn_optimizers_of_many_runs_take_linear_time() {
     assert_eq!(found.len(), 20_000);
     assert!(found.iter().all(|one| one.lacks == [Lack::Empty("optimizer.pt".to_owned())]));
 }
+
+/// A restart on fewer ranks, where the names tell how many there are.
+#[test]
+fn fewer_ranks_are_whole_if_their_names_say_so() {
+    for layout in [
+        &["step_#/actor/model_world_size_@_rank_$.pt", "step_#/actor/optim_world_size_@_rank_$.pt"]
+            [..],
+        &["ckpt_#_rank$_of_@.pt"],
+        &["step_#_0$-of-0@.pt"],
+    ] {
+        let of = |step: u32, world: u32, ranks: u32| {
+            let name = move |layout: &&str, rank: u32| {
+                let layout = layout.replace('#', &step.to_string());
+                layout.replace('@', &world.to_string()).replace('$', &rank.to_string())
+            };
+            let all = layout
+                .iter()
+                .flat_map(move |layout| (0..ranks).map(move |rank| name(layout, rank)));
+            all.collect::<Vec<String>>()
+        };
+        let torn = |files: &[Vec<String>]| -> Vec<bool> {
+            let files = files.concat();
+            let all = names(&files.iter().map(String::as_str).collect::<Vec<_>>());
+            all.iter().map(|name| name.contains(": ")).collect()
+        };
+        let [first, second] = [of(10, 4, 4), of(20, 4, 4)];
+        let all = [first, second, of(30, 2, 2)];
+        assert_eq!(torn(&all), [false; 3], "{layout:?}");
+        let all = [all.as_slice(), &[of(40, 2, 1)]].concat();
+        assert_eq!(torn(&all), [true, false, false, false], "{layout:?}");
+    }
+    // The optimizer of no rank was written.
+    let of = |step: u32, kinds: &[&str]| {
+        let name = |kind: &&str| {
+            [0, 1].map(|rank| format!("step_{step}/{kind}_world_size_2_rank_{rank}.pt"))
+        };
+        kinds.iter().flat_map(name).collect::<Vec<String>>()
+    };
+    let both = ["model", "optim"];
+    let files = [of(1, &both), of(2, &both), of(3, &both[..1])].concat();
+    assert!(names(&files.iter().map(String::as_str).collect::<Vec<_>>())[0].contains("is missing"));
+}
+
+/// Loops that follow the names of transformers and accelerate.
+#[test]
+fn optimizer_of_another_program_is_not_that_of_accelerate() {
+    let of = |step: u32| {
+        ["model.safetensors", "optimizer.bin", "state.json"]
+            .map(|file| format!("step-{step}/{file}"))
+    };
+    let files: Vec<String> = [of(1), of(2), of(3), of(4)].concat();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    assert_eq!(names(&files), ["step-4", "step-3", "step-2", "step-1"]);
+    assert!(names(&files[..10])[0].contains("optimizer.bin is missing"));
+    // Of these it may be accelerate that was killed.
+    assert!(names(&files[..6]).iter().all(|name| name.contains(": ")));
+    let of = |step: u32| {
+        ["model/pytorch_model.bin", "ema.pt", "optimizer/optimizer.bin"]
+            .map(|file| format!("epoch0-global_step{step}/{file}"))
+    };
+    let files: Vec<String> = [of(1), of(2), of(3)].concat();
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    assert_eq!(names(&files)[0], "epoch0-global_step3");
+    assert!(names(&files[..8])[0].contains("optimizer/optimizer.bin is missing"));
+}
