@@ -18,6 +18,7 @@ mod progress;
 mod ranks;
 mod safetensors;
 mod several;
+mod stray;
 mod survey;
 #[cfg(test)]
 mod tests;

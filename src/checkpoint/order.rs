@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use crate::compare::is_export;
 use crate::names::{self, series};
 use crate::progress::{Place, is_remarkable, told};
+use crate::stray::{later_stages, strays};
 use crate::{Checkpoint, Format};
 
 /// Bare weights, as frameworks export them.
@@ -167,15 +168,19 @@ fn beside_last(one: &Checkpoint) -> Option<&Path> {
 /// written after the newest one, and not in the same save.
 pub(crate) fn sort(found: &mut [Checkpoint]) {
     let Sizes { exports, states } = sizes(found);
+    let (strays, later_stages) = (strays(found), later_stages(found));
     // What is torn is never chosen, and is named where it stands.
-    let is_behind =
-        |one: &Checkpoint| (one.standing.is_aside && one.is_whole()) || exports.contains(&one.path);
+    let is_behind = |one: &Checkpoint| {
+        let is_aside = one.standing.is_aside && one.is_whole();
+        is_aside || exports.contains(&one.path) || strays.contains(&one.path)
+    };
+    let later = |one: &Checkpoint| later_stages.get(&one.path).copied().unwrap_or(0);
     let step = |one: &Checkpoint| {
         one.standing.place.filter(|place| matches!(place, Place::Step(_)) && !is_behind(one))
     };
     let mut whole: Vec<&Checkpoint> =
         found.iter().filter(|one| one.is_whole() && step(one).is_some()).collect();
-    whole.sort_by_key(|one| Reverse(step(one)));
+    whole.sort_by_key(|one| (later(one), Reverse(step(one))));
     let newest = whole.first();
     let pause = newest
         .zip(whole.get(1))
@@ -195,7 +200,7 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
     // What was older when the program named its last one is what it left when its steps went back.
     let of_tracked = |one: &Checkpoint| {
         let (time, beside) = one.standing.tracked.as_ref().filter(|_| one.is_whole())?;
-        let newer = whole.iter().take_while(|other| step(other) > step(one));
+        let newer = whole.iter().filter(|other| step(other) > step(one));
         let mut left =
             newer.filter(|other| other.modified <= *time && other.path.starts_with(beside));
         step(left.next().unwrap_or(&one))
@@ -214,6 +219,8 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
         (
             is_behind(one),
             exports.contains(&one.path),
+            place.is_none(),
+            later(one),
             Reverse(place),
             one.standing.first.is_none(),
             place.is_none() || !states.contains(&one.path),

@@ -371,6 +371,15 @@ fn pair(numbers: &[&Found<'_>]) -> Option<Number> {
     updates.value().filter(|updates| is_pair && epoch.value().is_some_and(|one| one <= *updates))
 }
 
+/// The stage of a run in a name, such as 2 in `stage2_step_100.pt`.
+pub(crate) fn stage_of(name: &str) -> Option<u64> {
+    let is_stage = |one: &&Found<'_>| {
+        let before = one.before.trim_end_matches(['-', '_', '=']).to_ascii_lowercase();
+        ["stage", "phase"].iter().any(|word| before.ends_with(word))
+    };
+    numbers(name).iter().find(is_stage)?.digits.parse().ok()
+}
+
 /// The step in a name.
 pub(crate) fn step_of(name: &str) -> Option<u64> {
     told(name).place()?.step()

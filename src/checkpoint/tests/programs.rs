@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::layouts::{named, names};
 
 /// The first names and their first lack, of files with so many bytes of storages, each newer than those before it.
-fn sized(files: &[(&str, usize)]) -> Vec<String> {
+pub(super) fn sized(files: &[(&str, usize)]) -> Vec<String> {
     let made = made(&files.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     let mut at = SystemTime::UNIX_EPOCH;
     for (name, bytes) in files.iter().filter(|(name, bytes)| *bytes > 0 && !name.ends_with('/')) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::tests::layouts::{named, names};
-use crate::tests::programs::DCP;
+use crate::tests::programs::{DCP, sized};
 
 /// Names that say how many files there are.
 #[test]
@@ -196,6 +196,62 @@ fn torn_optimizers_of_many_runs_take_linear_time() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     assert_eq!(found.len(), 20_000);
     assert!(found.iter().all(|one| one.lacks == [Lack::Empty("optimizer.pt".to_owned())]));
+}
+
+/// Numbers that are larger than those of a series, and are none of its steps. The last of each is the newest.
+#[test]
+fn stray_number_is_not_chosen_before_a_series() {
+    let series = ["model_1000.pt", "model_2000.pt", "model_3000.pt"];
+    for stray in [
+        "vae-ft-840000-ema-pruned.safetensors",
+        "pretrained/checkpoint_999999.pt",
+        "pretrained_models/step_143000/model.pt",
+        "fid_stats_50000.pt",
+        "samples/step_5000.pt",
+    ] {
+        let files: Vec<(&str, usize)> =
+            [stray].iter().chain(&series).map(|name| (*name, 9000)).collect();
+        assert_eq!(sized(&files)[0], "model_3000.pt", "{stray}");
+        // One that was written later is of the program, and so is one of its names.
+        let files: Vec<(&str, usize)> =
+            series.iter().chain(&[stray]).map(|name| (*name, 9000)).collect();
+        assert_eq!(sized(&files)[0], stray);
+    }
+    for (files, newest) in [
+        (&[("model_9000.pt", 9000), ("model_1000.pt", 9000), ("model_2000.pt", 9000)][..], 0),
+        // icefall.
+        (&[("epoch-1.pt", 9000), ("epoch-2.pt", 9000), ("bad-model-0.pt", 9000)], 1),
+        (&[("epoch-1.pt", 9000), ("epoch-2.pt", 9000), ("model_1200.pt", 9000)], 2),
+        // torchft: the data loader of one replica.
+        (
+            &[
+                ("checkpoint/step-500.pt", 90_000),
+                ("checkpoint/ft-0/step-501.pt", 300),
+                ("checkpoint/ft-0/step-640.pt", 300),
+            ],
+            0,
+        ),
+        (&[("run/step-500.pt", 9000), ("run/b/step-640.pt", 9000)], 1),
+        (&[("a/step-500.pt", 9000), ("b/step-640.pt", 300)], 1),
+    ] {
+        let (expected, _) = files[newest];
+        assert_eq!(sized(files)[0], expected);
+    }
+}
+
+#[test]
+fn later_stage_comes_before_an_earlier_one() {
+    for (files, newest) in [
+        (["stage1_step_9000.pt", "stage2_step_100.pt", "stage2_step_200.pt"], 2),
+        (["stage1/step_9000.pt", "stage2/step_100.pt", "stage2/step_200.pt"], 2),
+        (["phase1_checkpoint_9000.pt", "phase2_checkpoint_100.pt", "phase2_checkpoint_200.pt"], 2),
+        (["stage1/step_9000.pt", "stage2/step_100.pt", "stage3/step_50.pt"], 2),
+        // The last of the first one is newer.
+        (["stage2_step_100.pt", "stage2_step_200.pt", "stage1_step_9000.pt"], 2),
+        (["stage1_step_100.pt", "stage1_step_200.pt", "stage2_step_300.pt"], 2),
+    ] {
+        assert_eq!(sized(&files.map(|name| (name, 9000)))[0], files[newest], "{files:?}");
+    }
 }
 
 /// A restart on fewer ranks, where the names tell how many there are.
