@@ -184,8 +184,8 @@ fn cut(folder: &Folder<'_>, name: &str) -> Option<Lack> {
 /// What the checkpoints before one have.
 #[derive(Default)]
 struct Measure<'b> {
-    /// The least number of files that differ in numbers only.
-    fewest: BTreeMap<String, usize>,
+    /// The number of files that differ in numbers only; one where it is not the same in all.
+    needed: BTreeMap<String, usize>,
     count: usize,
     last: Option<Files<'b>>,
 }
@@ -195,14 +195,15 @@ impl Measure<'_> {
         let own = || files.roles.keys().map(|role| (role.clone(), files.count(role)));
         let has = |(role, count): (&String, &usize)| files.count(role) >= *count;
         let is_less =
-            self.count == 1 && self.fewest.len() < files.roles.len() && self.fewest.iter().all(has);
+            self.count == 1 && self.needed.len() < files.roles.len() && self.needed.iter().all(has);
         self.count += 1;
         if self.count == 1 || is_less {
-            self.fewest = own().collect();
+            self.needed = own().collect();
             self.count = 1;
         }
-        self.fewest.retain(|role, count| {
-            *count = files.count(role).min(*count);
+        self.needed.retain(|role, count| {
+            let own = files.count(role);
+            *count = if own == *count { own } else { own.min(1) };
             *count > 0
         });
     }
@@ -211,7 +212,7 @@ impl Measure<'_> {
         let Some(last) = self.last.as_ref().filter(|_| self.count >= MEASURE) else {
             return Vec::new();
         };
-        let needed = self.fewest.iter().filter(|(role, count)| last.count(role) >= **count);
+        let needed = self.needed.iter().filter(|(role, count)| last.count(role) >= **count);
         let of = |(role, count): (&String, &usize)| match files.count(role) >= *count {
             true => files.torn(role, last).into_iter().collect(),
             false => missing(role, *count, files, last),

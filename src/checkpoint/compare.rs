@@ -152,9 +152,8 @@ impl Held {
             parts.retain(|part| here.contains(part));
         }
         // Their own names tell how many there are.
-        if self.files.values().any(is_counted)
-            && self.files.values().all(|file| is_counted(file) || !is_of_rank(file))
-        {
+        let mut of_ranks = self.files.values().filter(|file| is_of_rank(file)).peekable();
+        if of_ranks.peek().is_some() && of_ranks.all(|file| is_counted(file)) {
             parts.clear();
         }
         let parts: Vec<u32> = parts.into_iter().take(NAMED).collect();
@@ -185,12 +184,12 @@ impl Held {
     }
 }
 
-fn is_of_rank(file: &String) -> bool {
+fn is_of_rank(file: &str) -> bool {
     names::ranks(file).is_some()
 }
 
 /// Whether the name tells how many such files there are.
-fn is_counted(file: &String) -> bool {
+fn is_counted(file: &str) -> bool {
     names::ranks(file).is_some_and(|named| named.world > 0)
 }
 

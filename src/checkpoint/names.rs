@@ -17,7 +17,7 @@ pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
 pub(crate) fn is_of_one(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let has = |known: &[&str]| words(&lower).any(|word| known.contains(&word));
-    let begins = words(&lower).next().is_some_and(|word| SAVES.contains(&word));
+    let begins = ["ckpt", "checkpoint"].contains(&words(&lower).next().unwrap_or_default());
     let is_numbered = begins && name.contains(|one: char| one.is_ascii_digit());
     told(name).has_step_or_epoch() || is_numbered || (has(SAVES) && has_date(name))
 }
@@ -44,8 +44,9 @@ pub(crate) struct Ranked {
     pub(crate) world: u32,
     /// They may be counted from 1 on, as those of `00001-of-00004` are.
     pub(crate) may_begin_at_one: bool,
-    /// The name without the ranks.
+    /// The name without the ranks, and without their number.
     pub(crate) without: String,
+    pub(crate) without_world: String,
 }
 
 /// None: it names no rank.
@@ -64,14 +65,15 @@ pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     let world = world.and_then(|one| one.digits.parse().ok()).unwrap_or(0);
     let is_of_rank =
         |one: &Found<'_>| one.before.trim_end_matches(['-', '_', '=']).ends_with("rank");
-    let may_begin_at_one = is_of_parts && !numbers.iter().any(|one| is_of_rank(one));
-    let mut without = String::new();
-    for one in &numbers {
-        without.push_str(one.before);
-        without.push_str(if is_rank(&one) { "*" } else { one.digits });
-    }
-    without.push_str(numbers.last().map_or(name, |one| one.after));
-    Some(Ranked { ranks, world, may_begin_at_one, without })
+    let may_begin_at_one = is_of_parts && !numbers.iter().any(is_of_rank);
+    let without_those = |is_such: &dyn Fn(&Found<'_>) -> bool| {
+        let of =
+            |one: &Found<'_>| [one.before, if is_such(one) { "*" } else { one.digits }].concat();
+        numbers.iter().map(of).collect::<String>() + numbers.last().map_or(name, |one| one.after)
+    };
+    let without = without_those(&|one| is_rank(&one));
+    let without_world = without_those(&|one| is_rank(&one) || is_world(one));
+    Some(Ranked { ranks, world, may_begin_at_one, without, without_world })
 }
 
 /// Words of files that stand beside the weights.

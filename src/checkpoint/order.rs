@@ -201,8 +201,10 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
     let of_tracked = |one: &Checkpoint| {
         let (time, beside) = one.standing.tracked.as_ref().filter(|_| one.is_whole())?;
         let newer = whole.iter().filter(|other| step(other) > step(one));
-        let mut left =
-            newer.filter(|other| other.modified <= *time && other.path.starts_with(beside));
+        // Or what it exports at steps of their own.
+        let is_left =
+            |other: &Checkpoint| other.modified <= *time || (is_weights(other) && !is_weights(one));
+        let mut left = newer.filter(|other| is_left(other) && other.path.starts_with(beside));
         step(left.next().unwrap_or(&one))
     };
     let first: Vec<Option<Place>> =

@@ -115,7 +115,7 @@ impl Number {
 
     fn read(digits: &str, unit: u128) -> Option<Number> {
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-        let whole: u64 = whole.parse().ok()?;
+        let whole: u64 = whole.replace([',', '_'], "").parse().ok()?;
         let fraction = format!("{:0<9}", fraction.get(..9).unwrap_or(fraction));
         let number = u128::from(whole) * ONE + fraction.parse::<u128>().ok()?;
         number.checked_mul(unit).map(Number)
@@ -212,7 +212,7 @@ pub(crate) fn numbers(name: &str) -> Vec<Found<'_>> {
         let is_in = |letter: char| letter.is_ascii_digit() || (has_point && letter == '.');
         let end = from.find(|letter: char| !is_in(letter));
         let digits = from.get(..end.unwrap_or(from.len())).unwrap_or_default();
-        let digits = digits.trim_end_matches('.');
+        let digits = grouped(from, digits.trim_end_matches('.'), before);
         let after = from.get(digits.len()..).unwrap_or_default();
         let mut counts = counted(before, after);
         // `00003-of-00004`, not `epoch_3_of_10` and `best_of_3`.
@@ -250,6 +250,30 @@ pub(crate) fn has_date(name: &str) -> bool {
     numbers(name).windows(3).any(is_date)
 }
 
+/// The digits with those that follow in groups of three: `1,000`, and behind a word of steps `1_000_000`, which elsewhere
+/// are several numbers.
+fn grouped<'n>(from: &'n str, digits: &'n str, before: &str) -> &'n str {
+    let groups = |mark: char| {
+        let (mut count, mut rest) = (0, from.get(digits.len()..).unwrap_or_default());
+        while let Some(group) = rest.strip_prefix(mark) {
+            if group.bytes().take_while(u8::is_ascii_digit).count() != 3 {
+                break;
+            }
+            (count, rest) = (count + 1, group.get(3..).unwrap_or_default());
+        }
+        count
+    };
+    if digits.len() > 3 || digits.contains('.') || digits.starts_with('0') {
+        return digits;
+    }
+    let is_step = || counted(before, "") == Counted::Steps;
+    let count = match (groups(','), groups('_')) {
+        (0, 2..) if is_step() => groups('_'),
+        (commas, _) => commas,
+    };
+    from.get(..digits.len() + 4 * count).unwrap_or(digits)
+}
+
 fn counted(before: &str, after: &str) -> Counted {
     let is_letter = |letter: char| letter.is_alphabetic();
     let of = |word: &str| {
@@ -282,6 +306,9 @@ fn counted(before: &str, after: &str) -> Counted {
 
 impl Found<'_> {
     fn value(&self) -> Option<Number> {
+        if let Some(power) = self.power() {
+            return Number::read(self.digits, 10_u128.checked_pow(power)?);
+        }
         let mut letters = self.after.chars();
         let (unit, next) = (letters.next(), letters.next());
         let is_unit = !next.is_some_and(char::is_alphanumeric);
@@ -293,6 +320,13 @@ impl Found<'_> {
             _ => 1,
         };
         Number::read(self.digits, unit)
+    }
+
+    /// The exponent in `1e6`.
+    fn power(&self) -> Option<u32> {
+        let rest = self.after.strip_prefix(['e', 'E'])?;
+        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        rest.get(..end)?.parse().ok().filter(|power| *power < 16)
     }
 
     /// Whether it is a word of its own: `model_12.pt` and `model000012.pt`, not `resnet50.pt` or `llama-7b.safetensors`.
@@ -433,6 +467,16 @@ mod tests {
             ("step_1.5M.pt", Some(1_500_000)),
             ("ckpt-7b.pt", Some(7)),
             ("step-1.25.pt", None),
+            ("step_1e6.pt", Some(1_000_000)),
+            ("step_1.5e3.pt", Some(1500)),
+            ("step_1e6f.pt", Some(1)),
+            ("step_1,000,000.pt", Some(1_000_000)),
+            ("step_999,000.pt", Some(999_000)),
+            ("step_1,00.pt", Some(1)),
+            ("step_1_000_000.pt", Some(1_000_000)),
+            ("step_1_000_0000.pt", Some(1)),
+            ("step_100_512.pt", Some(100)),
+            ("checkpoint_1_500.pt", Some(500)),
             ("megatron_gpt--val_loss=3.50-step=100-consumed_samples=25600.0", Some(100)),
             ("model-consumed_samples=25600.0.ckpt", Some(25_600)),
             ("samples=256-step=3.pt", Some(3)),

@@ -26,23 +26,23 @@ pub(crate) struct Searched {
 /// The files of one folder: those of all ranks of a step are one checkpoint, and so are a model and its optimizer.
 pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
     let mut found = Vec::new();
-    let mut of_ranks: BTreeMap<String, Vec<(Ranked, Checkpoint)>> = BTreeMap::new();
+    let mut of_ranks: BTreeMap<String, BTreeMap<String, Vec<(Ranked, Checkpoint)>>> =
+        BTreeMap::new();
     for file in files {
         match names::ranks(&file.own_name()) {
             Some(named) => {
-                of_ranks.entry(named.without.clone()).or_default().push((named, file));
+                let sets = of_ranks.entry(named.without_world.clone()).or_default();
+                sets.entry(named.without.clone()).or_default().push((named, file));
             }
             None => found.push(file),
         }
     }
-    for mut files in of_ranks.into_values() {
-        files.sort_by(|(one, _), (other, _)| one.ranks.cmp(&other.ranks));
-        let (named, files): (Vec<Ranked>, Vec<_>) = files.into_iter().unzip();
-        let world = named.iter().map(|one| one.world).max().unwrap_or(0);
-        let may_begin_at_one = named.iter().all(|one| one.may_begin_at_one);
-        let ranks: Vec<Vec<u32>> = named.into_iter().map(|one| one.ranks).collect();
-        let first = u32::from(may_begin_at_one && !ranks.contains(&vec![0]));
-        found.extend(joined(files).map(|one| with_ranks(one, &ranks, first, world)));
+    for sets in of_ranks.into_values() {
+        let mut sets: Vec<Checkpoint> = sets.into_values().filter_map(of_ranks_of_one).collect();
+        // The rest of a save of more ranks, which was made anew on fewer.
+        let whole = sets.iter().filter(|one| one.is_whole()).map(|one| one.modified).max();
+        sets.retain(|one| one.is_whole() || Some(one.modified) > whole);
+        found.extend(sets);
     }
     let mut of_steps: BTreeMap<Option<Place>, Vec<Checkpoint>> = BTreeMap::new();
     for one in found {
@@ -90,6 +90,17 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
     }
     compare_companions(&mut found);
     found
+}
+
+/// The files of all ranks of one step.
+fn of_ranks_of_one(mut files: Vec<(Ranked, Checkpoint)>) -> Option<Checkpoint> {
+    files.sort_by(|(one, _), (other, _)| one.ranks.cmp(&other.ranks));
+    let (named, files): (Vec<Ranked>, Vec<_>) = files.into_iter().unzip();
+    let world = named.iter().map(|one| one.world).max().unwrap_or(0);
+    let may_begin_at_one = named.iter().all(|one| one.may_begin_at_one);
+    let ranks: Vec<Vec<u32>> = named.into_iter().map(|one| one.ranks).collect();
+    let first = u32::from(may_begin_at_one && !ranks.contains(&vec![0]));
+    joined(files).map(|one| with_ranks(one, &ranks, first, world))
 }
 
 /// The first one, with what the others lack and hold.

@@ -1,6 +1,6 @@
 //! The walk: which folders are looked at, and what is a checkpoint in them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::path::Path;
 use std::time::SystemTime;
@@ -74,6 +74,9 @@ pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
     for one in &mut found {
         one.name = one.path.strip_prefix(&own).unwrap_or(&one.path).to_owned();
         one.lacks.extend(not_renamed(one));
+        // Files of one kind after the other, or a file that is named and looked at, lack the same.
+        let mut known: HashSet<Lack> = HashSet::new();
+        one.lacks.retain(|lack| known.insert(lack.clone()));
     }
     sort(&mut found);
     for one in &mut found {

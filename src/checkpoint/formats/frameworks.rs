@@ -1,6 +1,6 @@
 //! Checkpoints of frameworks: weights in a format of torch or safetensors, and files of their own beside them.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{dcp, deepspeed};
@@ -390,11 +390,9 @@ pub(super) fn nemo(folder: &Folder<'_>) -> Vec<Lack> {
     with_companions(folder, lacks)
 }
 
-/// These, and what the files in the checkpoint and in its folders lack, whoever wrote them; each once.
+/// These, and what the files in the checkpoint and in its folders lack, whoever wrote them.
 pub(super) fn with_companions(folder: &Folder<'_>, mut lacks: Vec<Lack>) -> Vec<Lack> {
     lacks.extend(below(folder, BELOW));
-    let mut known: HashSet<Lack> = HashSet::new();
-    lacks.retain(|lack| known.insert(lack.clone()));
     lacks
 }
 

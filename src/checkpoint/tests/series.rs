@@ -138,6 +138,14 @@ fn files_that_not_all_have_make_nothing_torn() {
         let found = names(&files.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(!found[0].contains(": "), "{found:?}");
     }
+    // Samples, of which there is another number in each.
+    let of = |(step, samples): (u32, u32)| {
+        let names = (0..samples).map(move |one| format!("step-{step}/samples/{one}.png"));
+        names.chain([format!("step-{step}/model.pt")])
+    };
+    let files: Vec<String> = (1..).zip([5, 4, 6, 3, 1]).flat_map(of).collect();
+    let found = names(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(!found[0].contains(": "), "{found:?}");
     // A program that saves fewer has one that looks torn, and then whole ones.
     let of = |step: u32| {
         let more: &[&str] = if step < 4 { &["state.json"] } else { &[] };
@@ -284,6 +292,14 @@ fn fewer_ranks_are_whole_if_their_names_say_so() {
         let all = [all.as_slice(), &[of(40, 2, 1)]].concat();
         assert_eq!(torn(&all), [true, false, false, false], "{layout:?}");
     }
+    // Made anew on fewer ranks, over the rest of a save of more.
+    let of = |step: u32, world: u32, ranks: u32| {
+        let name = move |rank: u32| format!("step_{step}_world_size_{world}_rank_{rank}.pt");
+        (0..ranks).map(name).collect::<Vec<String>>()
+    };
+    let files = [of(1, 4, 4), of(2, 4, 2), of(2, 2, 2)].concat();
+    let found = names(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(found, [files[6].as_str(), files[0].as_str()]);
     // The optimizer of no rank was written.
     let of = |step: u32, kinds: &[&str]| {
         let name = |kind: &&str| {
@@ -317,4 +333,49 @@ fn optimizer_of_another_program_is_not_that_of_accelerate() {
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
     assert_eq!(names(&files)[0], "epoch0-global_step3");
     assert!(names(&files[..8])[0].contains("optimizer/optimizer.bin is missing"));
+}
+
+/// diffusion-pipe resumes from what `latest` names, and exports weights more often.
+#[test]
+fn tracker_comes_before_weights_of_later_steps() {
+    let files = [
+        ("global_step400/model.pt", 9000),
+        ("global_step500/model.pt", 9000),
+        ("step600/adapter_model.safetensors", 900),
+    ];
+    assert_eq!(sized(&files)[0], files[2].0);
+    let folder = made(&files.map(|(name, _)| name));
+    std::fs::write(folder.path().join("latest"), "global_step500").expect("it is written");
+    let weights = std::fs::File::options().write(true).open(folder.path().join(files[2].0));
+    let at = SystemTime::now() + Duration::from_secs(60);
+    weights.and_then(|file| file.set_modified(at)).expect("its time is set");
+    assert_eq!(named(&folder)[0], files[1].0);
+}
+
+#[test]
+fn each_lack_is_named_once() {
+    let of = |step: u32, ranks: u32| {
+        let kinds = ["model", "optim", "extra_state"];
+        let name = move |kind: &str, rank: u32| {
+            format!("global_step_{step}/actor/{kind}_world_size_2_rank_{rank}.pt")
+        };
+        (0..ranks).flat_map(|rank| kinds.map(|kind| name(kind, rank))).collect::<Vec<String>>()
+    };
+    let files = [of(20, 2), of(40, 1)].concat();
+    let folder = made(&files.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(found(&folder)[0].lacks, [Lack::Parts(vec![1])]);
+}
+
+/// It was a folder when its name was read.
+#[test]
+fn folder_in_a_checkpoint_that_cannot_be_read_is_named() {
+    let files = ["model.safetensors", "optimizer_0/.metadata", "random_states_0.pkl"];
+    let made = made(&files);
+    let budget = Budget::new(10);
+    let folder = Folder::read(made.path(), &budget).expect("it is read");
+    std::fs::remove_dir_all(made.path().join("optimizer_0")).expect("it is removed");
+    std::fs::write(made.path().join("optimizer_0"), "").expect("it is written");
+    let one = as_format(&folder, Format::Accelerate, Told::default()).expect("a row");
+    let is_named = |lack: &Lack| matches!(lack, Lack::Unread { file, .. } if file == "optimizer_0");
+    assert!(one.lacks.iter().any(is_named), "{:?}", one.lacks);
 }
