@@ -379,3 +379,12 @@ fn folder_in_a_checkpoint_that_cannot_be_read_is_named() {
     let is_named = |lack: &Lack| matches!(lack, Lack::Unread { file, .. } if file == "optimizer_0");
     assert!(one.lacks.iter().any(is_named), "{:?}", one.lacks);
 }
+
+#[test]
+fn what_is_no_file_cannot_be_read() {
+    let folder = made(&["step_1.pt"]);
+    let path = folder.path().join("step_2.pt");
+    let _socket = std::os::unix::net::UnixListener::bind(path).expect("it is made");
+    let found = found(&folder);
+    assert!(matches!(found[0].lacks.as_slice(), [Lack::Unread { .. }]), "{:?}", found[0].lacks);
+}
