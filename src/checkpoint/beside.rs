@@ -160,7 +160,11 @@ impl<'b> Files<'b> {
                     if above.is_empty() { lack } else { lack.within(above.trim_end_matches('/')) }
                 })
             };
-        self.roles.get(role)?.iter().take(NAMED).find_map(of)
+        // Those of a format are judged by it.
+        let is_other = |(.., name): &&(String, usize, String)| {
+            !formats::is_file(name) && !formats::is_counted(name)
+        };
+        self.roles.get(role)?.iter().filter(is_other).take(NAMED).find_map(of)
     }
 }
 

@@ -110,6 +110,13 @@ impl Checkpoint {
         self.lacks.is_empty()
     }
 
+    /// Whether it is bare weights, as frameworks export them.
+    pub(crate) fn is_weights(&self) -> bool {
+        let name = self.own_name();
+        self.format == Format::Safetensors
+            || ["pytorch_model.bin", "adapter_model.bin"].contains(&name.as_ref())
+    }
+
     /// The name of its file or folder.
     pub(crate) fn own_name(&self) -> Cow<'_, str> {
         self.path.file_name().unwrap_or_default().to_string_lossy()

@@ -7,23 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::Checkpoint;
 use crate::compare::is_export;
 use crate::names::{self, series};
 use crate::progress::{Place, is_remarkable, told};
 use crate::stray::{later_stages, strays};
-use crate::{Checkpoint, Format};
-
-/// Bare weights, as frameworks export them.
-fn is_weights(one: &Checkpoint) -> bool {
-    let name = one.path.file_name().unwrap_or_default();
-    one.format == Format::Safetensors || name == "pytorch_model.bin" || name == "adapter_model.bin"
-}
 
 /// Removes bare weights beside checkpoints with a step: what a framework exports when it is done.
 pub(crate) fn leave_out_exports(found: &mut Vec<Checkpoint>) {
     let has_place = |one: &Checkpoint| one.standing.place.is_some();
-    if found.iter().any(|one| !is_weights(one) && has_place(one)) {
-        found.retain(|one| !is_weights(one) || has_place(one));
+    if found.iter().any(|one| !one.is_weights() && has_place(one)) {
+        found.retain(|one| !one.is_weights() || has_place(one));
     }
 }
 
@@ -64,7 +58,7 @@ impl<'f> Series<'f> {
     /// Whether these are bare weights, and all states of one of their steps are elsewhere.
     fn has_state(&self, states: &[&Checkpoint]) -> bool {
         let is_of = |one: &&Checkpoint| is_export(self.bytes, one.bytes) && self.has_place(one);
-        let are_weights = self.bytes > 0 && self.all.iter().all(|one| is_weights(one));
+        let are_weights = self.bytes > 0 && self.all.iter().all(|one| one.is_weights());
         are_weights && states.iter().any(is_of)
     }
 
@@ -99,7 +93,7 @@ fn series_of(one: &Checkpoint) -> (Option<&Path>, String) {
         told(&name.to_string_lossy()).has_step_or_epoch()
     };
     let mut above = one.path.ancestors().skip(1);
-    let is_below = is_weights(one) && one.standing.place.is_some() && !one.standing.is_own;
+    let is_below = one.is_weights() && one.standing.place.is_some() && !one.standing.is_own;
     let folder = above.find(|path| is_below && has_step(path)).unwrap_or(&one.path).parent();
     let name = folder.and_then(|folder| one.path.strip_prefix(folder).ok()).unwrap_or(&one.path);
     (folder, series(&name.to_string_lossy()))
@@ -118,7 +112,7 @@ struct Sizes {
 
 fn sizes(found: &[Checkpoint]) -> Sizes {
     let mut folders: BTreeMap<Option<&Path>, BTreeMap<String, Vec<&Checkpoint>>> = BTreeMap::new();
-    let states = found.iter().filter(|one| one.is_whole() && !is_weights(one));
+    let states = found.iter().filter(|one| one.is_whole() && !one.is_weights());
     let states: Vec<&Checkpoint> = states.collect();
     for one in found.iter().filter(|one| !one.standing.is_aside) {
         let (folder, series) = series_of(one);
@@ -202,8 +196,9 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
         let (time, beside) = one.standing.tracked.as_ref().filter(|_| one.is_whole())?;
         let newer = whole.iter().filter(|other| step(other) > step(one));
         // Or what it exports at steps of their own.
-        let is_left =
-            |other: &Checkpoint| other.modified <= *time || (is_weights(other) && !is_weights(one));
+        let is_left = |other: &Checkpoint| {
+            other.modified <= *time || (other.is_weights() && !one.is_weights())
+        };
         let mut left = newer.filter(|other| is_left(other) && other.path.starts_with(beside));
         step(left.next().unwrap_or(&one))
     };

@@ -59,15 +59,12 @@ fn lone<'f>(whole: &[&'f Checkpoint]) -> Vec<&'f Checkpoint> {
         let last = places.last().filter(|_| places.len() >= SERIES);
         last.copied().zip(third.copied())
     };
-    let mut runs: Vec<(Place, SystemTime)> = all.values().filter_map(written).collect();
-    runs.sort_unstable();
-    // The latest of all with smaller steps.
-    let mut latest = SystemTime::UNIX_EPOCH;
-    for (_, time) in &mut runs {
-        latest = latest.max(*time);
-        *time = latest;
-    }
+    // Weights may be exported long after the states of their step.
+    let of_states = |all: &&Vec<&Checkpoint>| !all.iter().all(|one| one.is_weights());
+    let runs = latest_of(all.values().filter_map(written));
+    let runs_of_states = latest_of(all.values().filter(of_states).filter_map(written));
     let is_lone = |all: &Vec<&Checkpoint>| {
+        let runs = if of_states(&all) { &runs_of_states } else { &runs };
         let places = places(all);
         let Some(place) = places.first().filter(|_| places.len() == 1) else { return false };
         let before = runs.partition_point(|(last, _)| last < place);
@@ -75,6 +72,18 @@ fn lone<'f>(whole: &[&'f Checkpoint]) -> Vec<&'f Checkpoint> {
         all.iter().all(|one| time > Some(one.modified))
     };
     all.into_values().filter(is_lone).flatten().collect()
+}
+
+/// By their last steps, with the latest time of all with smaller ones.
+fn latest_of(runs: impl Iterator<Item = (Place, SystemTime)>) -> Vec<(Place, SystemTime)> {
+    let mut runs: Vec<(Place, SystemTime)> = runs.collect();
+    runs.sort_unstable();
+    let mut latest = SystemTime::UNIX_EPOCH;
+    for (_, time) in &mut runs {
+        latest = latest.max(*time);
+        *time = latest;
+    }
+    runs
 }
 
 /// Numbers without a word that count from 0 or 1 as ranks do, beside more checkpoints that say what their numbers count.

@@ -227,6 +227,15 @@ fn stray_number_is_not_chosen_before_a_series() {
     }
     for (files, newest) in [
         (&[("model_9000.pt", 9000), ("model_1000.pt", 9000), ("model_2000.pt", 9000)][..], 0),
+        (
+            &[
+                ("state_40.pt", 9000),
+                ("w_10.safetensors", 9000),
+                ("w_20.safetensors", 9000),
+                ("w_30.safetensors", 9000),
+            ],
+            0,
+        ),
         // icefall.
         (&[("epoch-1.pt", 9000), ("epoch-2.pt", 9000), ("bad-model-0.pt", 9000)], 1),
         (&[("epoch-1.pt", 9000), ("epoch-2.pt", 9000), ("model_1200.pt", 9000)], 2),
