@@ -151,6 +151,11 @@ impl Held {
             let here: BTreeSet<u32> = one.parts.iter().copied().collect();
             parts.retain(|part| here.contains(part));
         }
+        // Their own names tell how many there are.
+        let mut of_ranks = self.files.values().filter(|file| is_of_rank(file)).peekable();
+        if of_ranks.peek().is_some() && of_ranks.all(|file| is_counted(file)) {
+            parts.clear();
+        }
         let parts: Vec<u32> = parts.into_iter().take(NAMED).collect();
         // A file that is the only one of its step in each of them lacks none, whatever its name is.
         let are_single = self.files.len() == 1 && last.files.len() == 1;
@@ -162,6 +167,9 @@ impl Held {
                 continue;
             }
             let role = names::role(file);
+            if is_counted(file) && self.count(&role) > 0 {
+                continue;
+            }
             let fewest = others.iter().map(|one| one.count(&role)).min();
             let count = here.entry(role).or_default();
             if Some(*count) < fewest && lacks.len() < NAMED {
@@ -174,6 +182,15 @@ impl Held {
         }
         lacks
     }
+}
+
+fn is_of_rank(file: &str) -> bool {
+    names::ranks(file).is_some()
+}
+
+/// Whether the name tells how many such files there are.
+fn is_counted(file: &str) -> bool {
+    names::ranks(file).is_some_and(|named| named.world > 0)
 }
 
 /// How many of these names there are that differ in numbers only.

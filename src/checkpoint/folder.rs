@@ -169,13 +169,14 @@ impl<'b> Folder<'b> {
 
     /// The whole content of a small file.
     pub(crate) fn content(&self, name: &str) -> Result<Vec<u8>, Lack> {
-        match self.bytes(name) {
-            None => return Err(Lack::Missing(name.to_owned())),
-            Some(0) => return Err(Lack::Empty(name.to_owned())),
-            Some(_) => {}
+        if !self.has(name) {
+            return Err(Lack::Missing(name.to_owned()));
         }
         let bytes =
             regular_file::read(&self.path_of(name), INDEX).map_err(|error| unread(name, &error))?;
+        if bytes.is_empty() {
+            return Err(Lack::Empty(name.to_owned()));
+        }
         match bytes.iter().all(|byte| *byte == 0) {
             true => Err(Lack::Zeros(name.to_owned())),
             false => Ok(bytes),
@@ -188,8 +189,10 @@ impl<'b> Folder<'b> {
     }
 
     pub(crate) fn open(&self, name: &str) -> Result<Parts, Lack> {
-        let bytes = self.bytes(name).ok_or_else(|| Lack::Missing(name.to_owned()))?;
-        Parts::open(&self.path_of(name), name, bytes)
+        if !self.has(name) {
+            return Err(Lack::Missing(name.to_owned()));
+        }
+        Parts::open(&self.path_of(name), name)
     }
 }
 
@@ -201,7 +204,11 @@ pub(crate) fn of_json<'t, T: Deserialize<'t>>(name: &str, text: &'t [u8]) -> Res
     })
 }
 
+/// A file that is removed meanwhile is missing.
 pub(crate) fn unread(name: &str, error: &io::Error) -> Lack {
+    if error.kind() == io::ErrorKind::NotFound {
+        return Lack::Missing(name.to_owned());
+    }
     Lack::Unread { file: name.to_owned(), error: error.to_string() }
 }
 
@@ -214,11 +221,11 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    fn open(path: &Path, name: &str, bytes: u64) -> Result<Parts, Lack> {
+    fn open(path: &Path, name: &str) -> Result<Parts, Lack> {
+        let (file, bytes) = regular_file::open(path).map_err(|error| unread(name, &error))?;
         if bytes == 0 {
             return Err(Lack::Empty(name.to_owned()));
         }
-        let (file, bytes) = regular_file::open(path).map_err(|error| unread(name, &error))?;
         Ok(Parts { file, name: name.to_owned(), bytes })
     }
 

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use crate::folder::Folder;
 use crate::lack::Lack;
-use crate::names::{are_steps, is_aside, is_numbered, is_of_one, series};
+use crate::names::{are_steps, is_aside, is_numbered, is_of_one, ranks, series};
 use crate::progress::{Number, Place, Told, told};
 use crate::{Checkpoint, Format, Standing, safetensors, torch};
 
@@ -106,7 +106,6 @@ const FOLDERS: &[Row] = &[
 
 /// Whether checkpoints with steps of their own lie beside the weights from which their program started.
 fn holds_steps(folder: &Folder<'_>) -> bool {
-    let is_file = |name: &str| FILES.iter().any(|(end, ..)| name.ends_with(end));
     let has_step = |name: &str| told(name).has_step_or_epoch() && !is_aside(name);
     !folder.names(true, has_step).is_empty()
         || !folder.names(false, |name| is_file(name) && has_step(name)).is_empty()
@@ -157,8 +156,14 @@ const FILES: &[FileRow] = &[
     (".pyth", Format::Torch, torch::lack),
     ("pytorch_model.bin", Format::Torch, torch::lack),
     ("adapter_model.bin", Format::Torch, torch::lack),
+    ("optimizer.bin", Format::Torch, torch::lack),
     (".safetensors", Format::Safetensors, safetensors::lack),
 ];
+
+/// Whether a file is named like one that is a checkpoint by itself.
+pub(crate) fn is_file(name: &str) -> bool {
+    FILES.iter().any(|(end, ..)| name.ends_with(end))
+}
 
 /// The folder as one checkpoint, by its files. The folder in which the Trainer and accelerate save their checkpoints is
 /// none, although the Trainer puts the same files into it at its end.
@@ -309,50 +314,48 @@ fn judged(folder: &Folder<'_>, row: &Row, above: Told) -> Checkpoint {
     }
 }
 
-/// Adds what the checkpoints of one folder lack that the one before them has, by step; the first one is compared with
-/// the next: what accelerate writes last; and what the two before have beside the files of torch.distributed.checkpoint
-/// or those of an index. A program that saves fewer than before has its second checkpoint called whole.
+/// Whether something else than other checkpoints tells how many files of this kind there are: their names, their
+/// format, or the metadata beside them.
+pub(crate) fn is_counted(name: &str) -> bool {
+    let is_part = |(before, after): &(&str, &str)| {
+        let number = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+        number.is_some_and(|number| is_numbered(number, ""))
+    };
+    name.ends_with(".distcp")
+        || ranks(name).is_some_and(|named| named.world > 0)
+        || FOLDERS.iter().flat_map(|row| row.parts).any(is_part)
+}
+
+/// Adds what the checkpoints of accelerate in one folder lack that the one before them has, by step; the first one is
+/// compared with the next. A program that saves fewer than before has its second checkpoint called whole.
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let is_such = |one: &&mut Checkpoint| {
         let is_here = one.path.parent() == Some(&folder.path);
-        let is_compared = COMPARED.contains(&one.format) && one.standing.files.is_empty();
+        let is_compared = one.format == Format::Accelerate && one.standing.files.is_empty();
         is_here && is_compared && one.standing.place.is_some() && one.is_whole()
     };
-    let mut all: BTreeMap<(Format, String), Vec<&mut Checkpoint>> = BTreeMap::new();
+    let mut all: BTreeMap<String, Vec<&mut Checkpoint>> = BTreeMap::new();
     for one in found.iter_mut().filter(is_such) {
-        all.entry((one.format, series(&one.own_name()))).or_default().push(one);
+        all.entry(series(&one.own_name())).or_default().push(one);
     }
     all.into_values().for_each(|all| compare_series(folder, all));
 }
 
-const COMPARED: &[Format] = &[Format::Accelerate, Format::Dcp, Format::Torch, Format::Safetensors];
+/// Formats that do not prove by themselves that all files are there.
+pub(crate) const COMPARED: &[Format] =
+    &[Format::Accelerate, Format::Dcp, Format::Torch, Format::Safetensors];
 
 fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
     all.sort_by_key(|one| one.standing.place);
     let last = |one: &Checkpoint| {
-        let Some(sub) = folder.sub(&one.own_name()) else { return Vec::new() };
-        match one.format {
-            Format::Accelerate => frameworks::last_of_accelerate(&sub),
-            // Numbers may be steps.
-            _ => sub.names(false, |name| {
-                let is_numberless = || series(name) == name;
-                let ends = [".pt", ".pth", ".bin"];
-                (ends.iter().any(|end| name.ends_with(end)) && is_numberless())
-                    || safetensors::is_shard_of_rank(name)
-            }),
-        }
+        folder.sub(&one.own_name()).map(|sub| frameworks::last_of_accelerate(&sub))
     };
     let files: Vec<BTreeSet<String>> =
-        all.iter().map(|one| last(one).into_iter().collect()).collect();
-    let none = BTreeSet::new();
+        all.iter().map(|one| last(one).into_iter().flatten().collect()).collect();
     for (at, one) in all.into_iter().enumerate() {
-        let own = files.get(at).unwrap_or(&none);
-        let before = |back: usize| at.checked_sub(back).and_then(|at| files.get(at));
-        let other = before(1).or(files.get(1));
-        // What a program puts beside them it may put there now and then.
-        let earlier = if one.format == Format::Accelerate { other } else { before(2) };
-        let is_missing =
-            |file: &&String| !own.contains(*file) && earlier.is_some_and(|all| all.contains(*file));
+        let other = at.checked_sub(1).map_or(files.get(1), |before| files.get(before));
+        let own = files.get(at);
+        let is_missing = |file: &&String| !own.is_some_and(|own| own.contains(*file));
         let missing = other.into_iter().flatten().filter(is_missing);
         one.lacks.extend(missing.cloned().map(Lack::Missing));
     }

@@ -120,13 +120,14 @@ impl Lack {
 
 /// The parts that are missing below the highest one.
 pub(crate) fn gaps(numbers: Vec<u32>, least: u32) -> Vec<Lack> {
-    first_gaps(numbers, least, 4096)
+    first_gaps(numbers, 0, least, 4096)
 }
 
-/// So many of them.
-pub(crate) fn first_gaps(numbers: Vec<u32>, least: u32, most: usize) -> Vec<Lack> {
+/// So many of them, counted from `first` on.
+pub(crate) fn first_gaps(numbers: Vec<u32>, first: u32, least: u32, most: usize) -> Vec<Lack> {
     let numbers: BTreeSet<u32> = numbers.into_iter().collect();
     let count = numbers.last().map_or(0, |last| last.saturating_add(1)).max(least);
-    let missing: Vec<u32> = (0..count).filter(|one| !numbers.contains(one)).take(most).collect();
+    let missing: Vec<u32> =
+        (first..count).filter(|one| !numbers.contains(one)).take(most).collect();
     if missing.is_empty() { Vec::new() } else { vec![Lack::Parts(missing)] }
 }

@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+mod beside;
 mod compare;
 mod folder;
 mod formats;
@@ -17,6 +18,7 @@ mod progress;
 mod ranks;
 mod safetensors;
 mod several;
+mod stray;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -106,6 +108,13 @@ pub(crate) struct Standing {
 impl Checkpoint {
     pub fn is_whole(&self) -> bool {
         self.lacks.is_empty()
+    }
+
+    /// Whether it is bare weights, as frameworks export them.
+    pub(crate) fn is_weights(&self) -> bool {
+        let name = self.own_name();
+        self.format == Format::Safetensors
+            || ["pytorch_model.bin", "adapter_model.bin"].contains(&name.as_ref())
     }
 
     /// The name of its file or folder.

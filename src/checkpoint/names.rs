@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use crate::progress::{Counted, Found, Place, Told, is_remarkable, numbers, told, words};
+use crate::progress::{Counted, Found, Place, Told, has_date, is_remarkable, numbers, told, words};
 
 /// Whether `name` is `before` and a number.
 pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
@@ -13,13 +13,17 @@ pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
 }
 
 /// Whether a folder of this name holds one checkpoint, however many files that are: its name has a number behind a word,
-/// or it is one of SpeechBrain (`CKPT+2024-01-31+12-00-00+00`).
+/// or a date beside a word of a save (`CKPT+2024-01-31+12-00-00+00`, `2024-01-31_12-00-00-backup-500-5-0`).
 pub(crate) fn is_of_one(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
-    let rest = lower.strip_prefix("ckpt").or_else(|| lower.strip_prefix("checkpoint"));
-    let is_dated = rest.is_some_and(|rest| !rest.starts_with(char::is_alphabetic));
-    told(name).has_step_or_epoch() || (is_dated && name.contains(|one: char| one.is_ascii_digit()))
+    let has = |known: &[&str]| words(&lower).any(|word| known.contains(&word));
+    let begins = ["ckpt", "checkpoint"].contains(&words(&lower).next().unwrap_or_default());
+    let is_numbered = begins && name.contains(|one: char| one.is_ascii_digit());
+    told(name).has_step_or_epoch() || is_numbered || (has(SAVES) && has_date(name))
 }
+
+/// Words of saves, of which a folder holds one each.
+const SAVES: &[&str] = &["ckpt", "checkpoint", "backup", "snapshot"];
 
 /// Whether numbers without a word are steps, in a folder whose name tells one: `step1_sft/0050000.pt`. Ranks and parts
 /// are counted from 0 or 1 (`step_200/0.pt`), and `step_200/model_200.pt` repeats its folder.
@@ -32,9 +36,21 @@ pub(crate) fn are_steps(names: &[String], above: Told) -> bool {
     *first > 1 || last - first >= count
 }
 
-/// The ranks in a name, the number of ranks in all where it tells that too, and the name without the ranks. None: it
-/// names no rank.
-pub(crate) fn ranks(name: &str) -> Option<(Vec<u32>, u32, String)> {
+/// A name that tells ranks, or parts of which it tells the number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ranked {
+    pub(crate) ranks: Vec<u32>,
+    /// The number of ranks in all; 0: it does not tell.
+    pub(crate) world: u32,
+    /// They may be counted from 1 on, as those of `00001-of-00004` are.
+    pub(crate) may_begin_at_one: bool,
+    /// The name without the ranks, and without their number.
+    pub(crate) without: String,
+    pub(crate) without_world: String,
+}
+
+/// None: it names no rank.
+pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     let numbers = numbers(name);
     let is_rank = |one: &&Found<'_>| one.counts == Counted::Ranks;
     let ranks: Vec<u32> =
@@ -45,14 +61,19 @@ pub(crate) fn ranks(name: &str) -> Option<(Vec<u32>, u32, String)> {
     let is_world =
         |one: &Found<'_>| one.before.ends_with("world_size_") || one.counts == Counted::Shards;
     let world = numbers.iter().find(|one| is_world(one));
+    let is_of_parts = world.is_some_and(|one| one.counts == Counted::Shards);
     let world = world.and_then(|one| one.digits.parse().ok()).unwrap_or(0);
-    let mut without = String::new();
-    for one in &numbers {
-        without.push_str(one.before);
-        without.push_str(if is_rank(&one) { "*" } else { one.digits });
-    }
-    without.push_str(numbers.last().map_or(name, |one| one.after));
-    Some((ranks, world, without))
+    let is_of_rank =
+        |one: &Found<'_>| one.before.trim_end_matches(['-', '_', '=']).ends_with("rank");
+    let may_begin_at_one = is_of_parts && !numbers.iter().any(is_of_rank);
+    let without_those = |is_such: &dyn Fn(&Found<'_>) -> bool| {
+        let of =
+            |one: &Found<'_>| [one.before, if is_such(one) { "*" } else { one.digits }].concat();
+        numbers.iter().map(of).collect::<String>() + numbers.last().map_or(name, |one| one.after)
+    };
+    let without = without_those(&|one| is_rank(&one));
+    let without_world = without_those(&|one| is_rank(&one) || is_world(one));
+    Some(Ranked { ranks, world, may_begin_at_one, without, without_world })
 }
 
 /// Words of files that stand beside the weights.
@@ -120,7 +141,18 @@ pub(crate) fn is_model(name: &str) -> bool {
 
 /// Whether it is a copy of the model for its use, not for its training, or the critic of one.
 pub(crate) fn is_copy(name: &str) -> bool {
-    const COPIES: &[&str] = &["ema", "swa", "avg", "average", "averaged", "teacher", "critic"];
+    const COPIES: &[&str] = &[
+        "ema",
+        "swa",
+        "avg",
+        "average",
+        "averaged",
+        "teacher",
+        "critic",
+        "d",
+        "disc",
+        "discriminator",
+    ];
     words(&name.to_ascii_lowercase()).any(|word| COPIES.contains(&word))
 }
 
@@ -220,7 +252,7 @@ mod tests {
 
     #[test]
     fn name_of_another_rank_is_the_same_without_it() {
-        let of = |name: &str| ranks(name);
+        let of = |name: &str| ranks(name).map(|one| (one.ranks, one.world, one.without));
         let rank =
             |ranks: &[u32], world, name: &str| Some((ranks.to_vec(), world, name.to_owned()));
         assert_eq!(of("ep0-ba200-rank1.pt"), rank(&[1], 0, "ep0-ba200-rank*.pt"));
@@ -229,7 +261,10 @@ mod tests {
             rank(&[1], 2, "model_world_size_2_rank_*.pt")
         );
         assert_eq!(of("tp_rank_00_pp_rank_001"), rank(&[0, 1], 0, "tp_rank_*_pp_rank_*"));
+        assert_eq!(of("m-00002-of-00003.pt"), rank(&[2], 3, "m-*-of-00003.pt"));
         assert_eq!(of("step-1.pt"), None);
+        assert_eq!(of("epoch_3_of_10.pt"), None);
+        assert_eq!(of("resnet50_best_of_3.pt"), None);
     }
 
     #[test]

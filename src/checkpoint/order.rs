@@ -7,22 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::Checkpoint;
 use crate::compare::is_export;
 use crate::names::{self, series};
 use crate::progress::{Place, is_remarkable, told};
-use crate::{Checkpoint, Format};
-
-/// Bare weights, as frameworks export them.
-fn is_weights(one: &Checkpoint) -> bool {
-    let name = one.path.file_name().unwrap_or_default();
-    one.format == Format::Safetensors || name == "pytorch_model.bin" || name == "adapter_model.bin"
-}
+use crate::stray::{later_stages, strays};
 
 /// Removes bare weights beside checkpoints with a step: what a framework exports when it is done.
 pub(crate) fn leave_out_exports(found: &mut Vec<Checkpoint>) {
     let has_place = |one: &Checkpoint| one.standing.place.is_some();
-    if found.iter().any(|one| !is_weights(one) && has_place(one)) {
-        found.retain(|one| !is_weights(one) || has_place(one));
+    if found.iter().any(|one| !one.is_weights() && has_place(one)) {
+        found.retain(|one| !one.is_weights() || has_place(one));
     }
 }
 
@@ -63,7 +58,7 @@ impl<'f> Series<'f> {
     /// Whether these are bare weights, and all states of one of their steps are elsewhere.
     fn has_state(&self, states: &[&Checkpoint]) -> bool {
         let is_of = |one: &&Checkpoint| is_export(self.bytes, one.bytes) && self.has_place(one);
-        let are_weights = self.bytes > 0 && self.all.iter().all(|one| is_weights(one));
+        let are_weights = self.bytes > 0 && self.all.iter().all(|one| one.is_weights());
         are_weights && states.iter().any(is_of)
     }
 
@@ -98,7 +93,7 @@ fn series_of(one: &Checkpoint) -> (Option<&Path>, String) {
         told(&name.to_string_lossy()).has_step_or_epoch()
     };
     let mut above = one.path.ancestors().skip(1);
-    let is_below = is_weights(one) && one.standing.place.is_some() && !one.standing.is_own;
+    let is_below = one.is_weights() && one.standing.place.is_some() && !one.standing.is_own;
     let folder = above.find(|path| is_below && has_step(path)).unwrap_or(&one.path).parent();
     let name = folder.and_then(|folder| one.path.strip_prefix(folder).ok()).unwrap_or(&one.path);
     (folder, series(&name.to_string_lossy()))
@@ -117,7 +112,7 @@ struct Sizes {
 
 fn sizes(found: &[Checkpoint]) -> Sizes {
     let mut folders: BTreeMap<Option<&Path>, BTreeMap<String, Vec<&Checkpoint>>> = BTreeMap::new();
-    let states = found.iter().filter(|one| one.is_whole() && !is_weights(one));
+    let states = found.iter().filter(|one| one.is_whole() && !one.is_weights());
     let states: Vec<&Checkpoint> = states.collect();
     for one in found.iter().filter(|one| !one.standing.is_aside) {
         let (folder, series) = series_of(one);
@@ -167,15 +162,19 @@ fn beside_last(one: &Checkpoint) -> Option<&Path> {
 /// written after the newest one, and not in the same save.
 pub(crate) fn sort(found: &mut [Checkpoint]) {
     let Sizes { exports, states } = sizes(found);
+    let (strays, later_stages) = (strays(found), later_stages(found));
     // What is torn is never chosen, and is named where it stands.
-    let is_behind =
-        |one: &Checkpoint| (one.standing.is_aside && one.is_whole()) || exports.contains(&one.path);
+    let is_behind = |one: &Checkpoint| {
+        let is_aside = one.standing.is_aside && one.is_whole();
+        is_aside || exports.contains(&one.path) || strays.contains(&one.path)
+    };
+    let later = |one: &Checkpoint| later_stages.get(&one.path).copied().unwrap_or(0);
     let step = |one: &Checkpoint| {
         one.standing.place.filter(|place| matches!(place, Place::Step(_)) && !is_behind(one))
     };
     let mut whole: Vec<&Checkpoint> =
         found.iter().filter(|one| one.is_whole() && step(one).is_some()).collect();
-    whole.sort_by_key(|one| Reverse(step(one)));
+    whole.sort_by_key(|one| (later(one), Reverse(step(one))));
     let newest = whole.first();
     let pause = newest
         .zip(whole.get(1))
@@ -195,9 +194,12 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
     // What was older when the program named its last one is what it left when its steps went back.
     let of_tracked = |one: &Checkpoint| {
         let (time, beside) = one.standing.tracked.as_ref().filter(|_| one.is_whole())?;
-        let newer = whole.iter().take_while(|other| step(other) > step(one));
-        let mut left =
-            newer.filter(|other| other.modified <= *time && other.path.starts_with(beside));
+        let newer = whole.iter().filter(|other| step(other) > step(one));
+        // Or what it exports at steps of their own.
+        let is_left = |other: &Checkpoint| {
+            other.modified <= *time || (other.is_weights() && !one.is_weights())
+        };
+        let mut left = newer.filter(|other| is_left(other) && other.path.starts_with(beside));
         step(left.next().unwrap_or(&one))
     };
     let first: Vec<Option<Place>> =
@@ -214,6 +216,8 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
         (
             is_behind(one),
             exports.contains(&one.path),
+            place.is_none(),
+            later(one),
             Reverse(place),
             one.standing.first.is_none(),
             place.is_none() || !states.contains(&one.path),

@@ -41,6 +41,35 @@ const WORDS: &[(&str, Counted)] = &[
     ("psnr", Counted::Measure),
     ("bleu", Counted::Measure),
     ("ppl", Counted::Measure),
+    ("reward", Counted::Measure),
+    ("rewards", Counted::Measure),
+    ("rew", Counted::Measure),
+    ("return", Counted::Measure),
+    ("returns", Counted::Measure),
+    ("val", Counted::Measure),
+    ("metric", Counted::Measure),
+    ("error", Counted::Measure),
+    ("err", Counted::Measure),
+    ("wer", Counted::Measure),
+    ("cer", Counted::Measure),
+    ("eer", Counted::Measure),
+    ("auc", Counted::Measure),
+    ("dice", Counted::Measure),
+    ("mae", Counted::Measure),
+    ("mse", Counted::Measure),
+    ("rmse", Counted::Measure),
+    ("ssim", Counted::Measure),
+    ("lpips", Counted::Measure),
+    ("snr", Counted::Measure),
+    ("pesq", Counted::Measure),
+    ("rouge", Counted::Measure),
+    ("ndcg", Counted::Measure),
+    ("elo", Counted::Measure),
+    ("success", Counted::Measure),
+    ("perplexity", Counted::Measure),
+    ("kappa", Counted::Measure),
+    ("recall", Counted::Measure),
+    ("precision", Counted::Measure),
     // The mean of so many checkpoints.
     ("avg", Counted::Size),
     ("average", Counted::Size),
@@ -67,6 +96,12 @@ pub(crate) enum Counted {
     Unknown,
 }
 
+impl Counted {
+    fn is_progress(self) -> bool {
+        [Counted::Steps, Counted::Samples, Counted::Epochs, Counted::Batches].contains(&self)
+    }
+}
+
 /// A number with up to nine digits behind its point, in billionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Number(u128);
@@ -80,7 +115,7 @@ impl Number {
 
     fn read(digits: &str, unit: u128) -> Option<Number> {
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-        let whole: u64 = whole.parse().ok()?;
+        let whole: u64 = whole.replace([',', '_'], "").parse().ok()?;
         let fraction = format!("{:0<9}", fraction.get(..9).unwrap_or(fraction));
         let number = u128::from(whole) * ONE + fraction.parse::<u128>().ok()?;
         number.checked_mul(unit).map(Number)
@@ -177,32 +212,66 @@ pub(crate) fn numbers(name: &str) -> Vec<Found<'_>> {
         let is_in = |letter: char| letter.is_ascii_digit() || (has_point && letter == '.');
         let end = from.find(|letter: char| !is_in(letter));
         let digits = from.get(..end.unwrap_or(from.len())).unwrap_or_default();
-        let digits = digits.trim_end_matches('.');
+        let digits = grouped(from, digits.trim_end_matches('.'), before);
         let after = from.get(digits.len()..).unwrap_or_default();
-        let counts = counted(before, after);
-        // `rank-00000003-of-00000004` is a rank as well.
-        let is_part = |one: &&mut Found<'_>| {
-            counts == Counted::Shards && !one.before.trim_end_matches(['-', '_']).ends_with("rank")
-        };
-        if let Some(one) = numbers.last_mut().filter(is_part) {
-            one.counts = Counted::Size;
+        let mut counts = counted(before, after);
+        // `00003-of-00004`, not `epoch_3_of_10` and `best_of_3`.
+        if counts == Counted::Shards {
+            let is_between = before.trim_matches(['-', '_', '.', ' ']).eq_ignore_ascii_case("of");
+            match numbers.last_mut().filter(|one| is_between && !one.counts.is_progress()) {
+                Some(one) => one.counts = Counted::Ranks,
+                None => counts = Counted::Size,
+            }
         }
         numbers.push(Found { digits, before, after, counts });
         rest = after;
     }
-    // 2024-01-31 and 12-00-00.
     for at in 0..numbers.len() {
-        let lengths = numbers.get(at..at + 3).unwrap_or_default();
-        let two = |one: &Found<'_>| one.digits.len() == 2 && one.before == "-";
-        if let [first, rest @ ..] = lengths
-            && [2, 4].contains(&first.digits.len())
-            && !rest.is_empty()
-            && rest.iter().all(two)
-        {
+        if is_date(numbers.get(at..at + 3).unwrap_or_default()) {
             numbers.iter_mut().skip(at).take(3).for_each(|one| one.counts = Counted::Unknown);
         }
     }
     numbers
+}
+
+/// 2024-01-31 or 12-00-00.
+fn is_date(numbers: &[Found<'_>]) -> bool {
+    let two = |one: &Found<'_>| one.digits.len() == 2 && one.before == "-";
+    match numbers {
+        [first, rest @ ..] if !rest.is_empty() => {
+            [2, 4].contains(&first.digits.len()) && rest.iter().all(two)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a name has a date or a time of day.
+pub(crate) fn has_date(name: &str) -> bool {
+    numbers(name).windows(3).any(is_date)
+}
+
+/// The digits with those that follow in groups of three: `1,000`, and behind a word of steps `1_000_000`, which elsewhere
+/// are several numbers.
+fn grouped<'n>(from: &'n str, digits: &'n str, before: &str) -> &'n str {
+    let groups = |mark: char| {
+        let (mut count, mut rest) = (0, from.get(digits.len()..).unwrap_or_default());
+        while let Some(group) = rest.strip_prefix(mark) {
+            if group.bytes().take_while(u8::is_ascii_digit).count() != 3 {
+                break;
+            }
+            (count, rest) = (count + 1, group.get(3..).unwrap_or_default());
+        }
+        count
+    };
+    if digits.len() > 3 || digits.contains('.') || digits.starts_with('0') {
+        return digits;
+    }
+    let is_step = || counted(before, "") == Counted::Steps;
+    let count = match (groups(','), groups('_')) {
+        (0, 2..) if is_step() => groups('_'),
+        (commas, _) => commas,
+    };
+    from.get(..digits.len() + 4 * count).unwrap_or(digits)
 }
 
 fn counted(before: &str, after: &str) -> Counted {
@@ -237,6 +306,9 @@ fn counted(before: &str, after: &str) -> Counted {
 
 impl Found<'_> {
     fn value(&self) -> Option<Number> {
+        if let Some(power) = self.power() {
+            return Number::read(self.digits, 10_u128.checked_pow(power)?);
+        }
         let mut letters = self.after.chars();
         let (unit, next) = (letters.next(), letters.next());
         let is_unit = !next.is_some_and(char::is_alphanumeric);
@@ -248,6 +320,13 @@ impl Found<'_> {
             _ => 1,
         };
         Number::read(self.digits, unit)
+    }
+
+    /// The exponent in `1e6`.
+    fn power(&self) -> Option<u32> {
+        let rest = self.after.strip_prefix(['e', 'E'])?;
+        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        rest.get(..end)?.parse().ok().filter(|power| *power < 16)
     }
 
     /// Whether it is a word of its own: `model_12.pt` and `model000012.pt`, not `resnet50.pt` or `llama-7b.safetensors`.
@@ -326,6 +405,15 @@ fn pair(numbers: &[&Found<'_>]) -> Option<Number> {
     updates.value().filter(|updates| is_pair && epoch.value().is_some_and(|one| one <= *updates))
 }
 
+/// The stage of a run in a name, such as 2 in `stage2_step_100.pt`.
+pub(crate) fn stage_of(name: &str) -> Option<u64> {
+    let is_stage = |one: &&Found<'_>| {
+        let before = one.before.trim_end_matches(['-', '_', '=']).to_ascii_lowercase();
+        ["stage", "phase"].iter().any(|word| before.ends_with(word))
+    };
+    numbers(name).iter().find(is_stage)?.digits.parse().ok()
+}
+
 /// The step in a name.
 pub(crate) fn step_of(name: &str) -> Option<u64> {
     told(name).place()?.step()
@@ -355,9 +443,17 @@ mod tests {
             ("llama-3.1.safetensors", None),
             ("gpt_125m.pt", None),
             ("model-00001-of-00003.safetensors", None),
+            ("step_3_of_10.pt", Some(3)),
             ("12.pt", Some(12)),
             ("model020000.pt", Some(20_000)),
             ("model_acc_93.pt", None),
+            ("ppo_reward_350.pt", None),
+            ("ppo_mean_return_350.pt", None),
+            ("asr_wer_12.pt", None),
+            ("unet_dice_91.pt", None),
+            ("ner_f1_88.pt", None),
+            ("val_93.pt", None),
+            ("interval_500.pt", Some(500)),
             ("seed_42_last.pt", None),
             ("resnet_50_best.pth", None),
             ("llama_tp2_step_100.pt", Some(100)),
@@ -371,6 +467,16 @@ mod tests {
             ("step_1.5M.pt", Some(1_500_000)),
             ("ckpt-7b.pt", Some(7)),
             ("step-1.25.pt", None),
+            ("step_1e6.pt", Some(1_000_000)),
+            ("step_1.5e3.pt", Some(1500)),
+            ("step_1e6f.pt", Some(1)),
+            ("step_1,000,000.pt", Some(1_000_000)),
+            ("step_999,000.pt", Some(999_000)),
+            ("step_1,00.pt", Some(1)),
+            ("step_1_000_000.pt", Some(1_000_000)),
+            ("step_1_000_0000.pt", Some(1)),
+            ("step_100_512.pt", Some(100)),
+            ("checkpoint_1_500.pt", Some(500)),
             ("megatron_gpt--val_loss=3.50-step=100-consumed_samples=25600.0", Some(100)),
             ("model-consumed_samples=25600.0.ckpt", Some(25_600)),
             ("samples=256-step=3.pt", Some(3)),

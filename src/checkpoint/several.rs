@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use crate::compare::{Held, NAMED, compare, compare_companions};
 use crate::lack::{Lack, first_gaps};
-use crate::names;
+use crate::names::{self, Ranked};
 use crate::progress::{Place, Told, told};
 use crate::{Checkpoint, Format, Standing};
 
@@ -26,21 +26,23 @@ pub(crate) struct Searched {
 /// The files of one folder: those of all ranks of a step are one checkpoint, and so are a model and its optimizer.
 pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
     let mut found = Vec::new();
-    let mut of_ranks: BTreeMap<String, Vec<(Vec<u32>, u32, Checkpoint)>> = BTreeMap::new();
+    let mut of_ranks: BTreeMap<String, BTreeMap<String, Vec<(Ranked, Checkpoint)>>> =
+        BTreeMap::new();
     for file in files {
         match names::ranks(&file.own_name()) {
-            Some((ranks, world, name)) => {
-                of_ranks.entry(name).or_default().push((ranks, world, file));
+            Some(named) => {
+                let sets = of_ranks.entry(named.without_world.clone()).or_default();
+                sets.entry(named.without.clone()).or_default().push((named, file));
             }
             None => found.push(file),
         }
     }
-    for mut files in of_ranks.into_values() {
-        files.sort_by(|(one, ..), (other, ..)| one.cmp(other));
-        let world = files.iter().map(|(_, world, _)| *world).max().unwrap_or(0);
-        let (ranks, files): (Vec<_>, Vec<_>) =
-            files.into_iter().map(|(ranks, _, file)| (ranks, file)).unzip();
-        found.extend(joined(files).map(|one| with_ranks(one, &ranks, world)));
+    for sets in of_ranks.into_values() {
+        let mut sets: Vec<Checkpoint> = sets.into_values().filter_map(of_ranks_of_one).collect();
+        // The rest of a save of more ranks, which was made anew on fewer.
+        let whole = sets.iter().filter(|one| one.is_whole()).map(|one| one.modified).max();
+        sets.retain(|one| one.is_whole() || Some(one.modified) > whole);
+        found.extend(sets);
     }
     let mut of_steps: BTreeMap<Option<Place>, Vec<Checkpoint>> = BTreeMap::new();
     for one in found {
@@ -90,6 +92,17 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
     found
 }
 
+/// The files of all ranks of one step.
+fn of_ranks_of_one(mut files: Vec<(Ranked, Checkpoint)>) -> Option<Checkpoint> {
+    files.sort_by(|(one, _), (other, _)| one.ranks.cmp(&other.ranks));
+    let (named, files): (Vec<Ranked>, Vec<_>) = files.into_iter().unzip();
+    let world = named.iter().map(|one| one.world).max().unwrap_or(0);
+    let may_begin_at_one = named.iter().all(|one| one.may_begin_at_one);
+    let ranks: Vec<Vec<u32>> = named.into_iter().map(|one| one.ranks).collect();
+    let first = u32::from(may_begin_at_one && !ranks.contains(&vec![0]));
+    joined(files).map(|one| with_ranks(one, &ranks, first, world))
+}
+
 /// The first one, with what the others lack and hold.
 fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
     let mut several = several.into_iter();
@@ -103,48 +116,55 @@ fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
     Some(joined)
 }
 
-/// With the files of these ranks, of so many at least.
-fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], world: u32) -> Checkpoint {
+/// With the files of these ranks, of so many at least, counted from `first` on.
+fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], first: u32, world: u32) -> Checkpoint {
     let single: Vec<u32> = ranks
         .iter()
         .filter_map(|ranks| <[u32; 1]>::try_from(ranks.as_slice()).ok())
         .map(|[rank]| rank)
         .collect();
     if single.len() == ranks.len() {
-        one.lacks.extend(first_gaps(single.clone(), world, NAMED));
+        let end = first.saturating_add(world);
+        one.lacks.extend(first_gaps(single.clone(), first, end, NAMED));
         one.parts = single;
     }
     one
 }
 
-/// A model in a folder of its own, or in that of the program, is not whole beside a torn optimizer, whether their names have
-/// steps or not.
+/// A model in a folder of its own, or in that of the program, is not whole beside a torn optimizer, where neither has a
+/// step and it is the only model there.
 pub(crate) fn join_torn(found: &mut Vec<Checkpoint>) {
-    for at in (0..found.len()).rev() {
-        let Some(main) = found.get(at).and_then(|one| model_of(found, one)) else { continue };
-        let torn = found.remove(at);
-        if let Some(main) = found.get_mut(if main > at { main - 1 } else { main }) {
-            main.lacks.extend(torn.lacks);
-        }
+    let mut models: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for one in found.iter().filter(|one| is_model_without_step(one)) {
+        *models.entry(folder_of(one)).or_default() += 1;
+    }
+    let is_torn = |one: &Checkpoint| {
+        let Standing { place, is_aside, .. } = &one.standing;
+        let is_torn = !one.is_whole() && *is_aside && place.is_none();
+        is_torn && models.get(&folder_of(one)) == Some(&1)
+    };
+    let (torn, rest): (Vec<_>, Vec<_>) = std::mem::take(found).into_iter().partition(is_torn);
+    *found = rest;
+    let mut lacks: BTreeMap<PathBuf, Vec<Lack>> = BTreeMap::new();
+    for one in torn {
+        lacks.entry(folder_of(&one)).or_default().extend(one.lacks);
+    }
+    for one in found.iter_mut().filter(|one| is_model_without_step(one)) {
+        one.lacks.extend(lacks.remove(&folder_of(one)).unwrap_or_default());
     }
 }
 
-/// The position of the only model beside a torn optimizer, where neither has a step.
-fn model_of(found: &[Checkpoint], torn: &Checkpoint) -> Option<usize> {
-    if torn.is_whole() || !torn.standing.is_aside || torn.standing.place.is_some() {
-        return None;
-    }
-    let is_model = |(_, one): &(usize, &Checkpoint)| {
-        let Standing { place, is_aside, files, .. } = &one.standing;
-        let is_beside = one.path.parent() == torn.path.parent();
-        is_beside && place.is_none() && !is_aside && !files.is_empty()
-    };
-    let mut models = found.iter().enumerate().filter(is_model).map(|(at, _)| at);
-    models.next().filter(|_| models.next().is_none())
+fn folder_of(one: &Checkpoint) -> PathBuf {
+    one.path.parent().unwrap_or(&one.path).to_owned()
+}
+
+fn is_model_without_step(one: &Checkpoint) -> bool {
+    let Standing { place, is_aside, files, .. } = &one.standing;
+    place.is_none() && !is_aside && !files.is_empty()
 }
 
 /// Folders that are named like those of a framework, none of which it has finished: another program names them so.
-const OF_ANOTHER: usize = 3;
+pub(crate) const OF_ANOTHER: usize = 3;
 
 /// The folders in a folder: those of ranks hold parts of the same checkpoints, and those of a step are one each.
 pub(crate) fn of_folders(
@@ -161,8 +181,8 @@ pub(crate) fn of_folders(
             !has_own || one.promised.is_some()
         };
         match names::ranks(&one.name) {
-            Some((ranks, _, name)) if told(&one.name).place().is_none() => {
-                of_ranks.entry(name).or_default().push((ranks, one));
+            Some(named) if told(&one.name).place().is_none() => {
+                of_ranks.entry(named.without).or_default().push((named.ranks, one));
             }
             _ if names::is_of_one(&one.name) && is_one() => {
                 of_steps.entry(names::series(&one.name)).or_default().push(one);
@@ -228,7 +248,7 @@ fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec
                 one.standing.files.push(one.path.clone());
             }
         }
-        Some(with_ranks(joined(several)?, &ranks, 0))
+        Some(with_ranks(joined(several)?, &ranks, 0, 0))
     };
     let mut of_series: BTreeMap<String, Vec<Checkpoint>> = BTreeMap::new();
     for one in by_name.into_values().filter_map(of) {

@@ -1,10 +1,11 @@
 //! The walk: which folders are looked at, and what is a checkpoint in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
+use crate::beside;
 use crate::folder::{Budget, Entry, Folder};
 use crate::formats;
 use crate::lack::Lack;
@@ -19,11 +20,15 @@ use text::text;
 /// Bounds of a walk.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Levels below the folder.
+    /// Levels below the folder; all levels are read below that of a step.
     pub depth: u32,
     /// Entries of all folders together.
     pub entries: usize,
 }
+
+/// Levels below the folder of a step: only the number of entries bounds what belongs to one checkpoint, such as the
+/// folders for the modules of a model (nanotron).
+const LEVELS_OF_ONE: u32 = 64;
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -69,6 +74,9 @@ pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
     for one in &mut found {
         one.name = one.path.strip_prefix(&own).unwrap_or(&one.path).to_owned();
         one.lacks.extend(not_renamed(one));
+        // Files of one kind after the other, or a file that is named and looked at, lack the same.
+        let mut known: HashSet<Lack> = HashSet::new();
+        one.lacks.retain(|lack| known.insert(lack.clone()));
     }
     sort(&mut found);
     for one in &mut found {
@@ -113,6 +121,7 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
                 // `1000` and `2000` beside it.
                 let name =
                     if are_steps && is_numbered(&name, "") { format!("step_{name}") } else { name };
+                let depth = if names::is_of_one(&name) { LEVELS_OF_ONE } else { depth };
                 walk(&sub, depth, Told::of_folder(&name, above), &mut inner);
                 let promised = formats::by_name(&sub, &inner);
                 searched.push(Searched { name, path: sub.path, inner, promised });
@@ -129,6 +138,7 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
     found.extend(several::of_folders(&folder.path, above, searched));
     let found = found.get_mut(from..).unwrap_or_default();
     formats::compare(folder, found);
+    beside::compare(folder, found);
     mark_tracked(folder, found);
 }
 
@@ -158,6 +168,18 @@ fn of_formats<'b>(
             None => others.push((name, sub)),
         }
     }
+    let foreign = of_another_program(found.get(from..).unwrap_or_default());
+    if !foreign.is_empty() {
+        of_format.retain(|series, _| !foreign.contains(series));
+        let all = found.drain(from..).collect::<Vec<_>>();
+        for one in all {
+            let name = one.own_name().into_owned();
+            match foreign.contains(&series(&name)) {
+                true => others.push((name.clone(), folder.try_sub(&name))),
+                false => found.push(one),
+            }
+        }
+    }
     // Beside checkpoints of a framework that begin with weights.
     for one in found.iter_mut().skip(from).filter(|one| formats::is_weights(one.format)) {
         let name = one.own_name();
@@ -173,12 +195,27 @@ fn of_formats<'b>(
     (others, of_format)
 }
 
-/// Marks the checkpoint of the folder that its program names as its last one, in a file or by a link, with the time of
-/// that: after steps went back it goes on from there.
+/// The names of series that look like accelerate, of which none was finished: a program of its own names its optimizer so.
+fn of_another_program(found: &[Checkpoint]) -> BTreeSet<String> {
+    let mut unfinished: BTreeMap<String, usize> = BTreeMap::new();
+    let mut finished: BTreeSet<String> = BTreeSet::new();
+    for one in found.iter().filter(|one| one.format == Format::Accelerate) {
+        let series = series(&one.own_name());
+        match one.parts.is_empty() {
+            true => *unfinished.entry(series).or_default() += 1,
+            false => drop(finished.insert(series)),
+        }
+    }
+    unfinished.retain(|series, count| *count >= several::OF_ANOTHER && !finished.contains(series));
+    unfinished.into_keys().collect()
+}
+
+/// Marks the checkpoint of the folder that its program names as its last one, with the time of that: after steps went
+/// back it goes on from there. A name stands in a text that is named for the last one (`latest` of DeepSpeed,
+/// `latest_checkpointed_iteration.txt` of Megatron, `last_checkpoint` of detectron2), or is the target of a link.
 fn mark_tracked(folder: &Folder<'_>, found: &mut [Checkpoint]) {
-    let is_one = |(name, one): &(&String, &Entry)| match one.is_alias {
-        true => names::is_last(name),
-        false => TRACKERS.contains(&name.as_str()),
+    let is_one = |(name, one): &(&String, &Entry)| {
+        !one.is_folder && names::is_last(name) && (one.is_alias || !formats::is_file(name))
     };
     let files = folder.entries.iter().filter(is_one).map(|(name, _)| name);
     for name in files.chain(folder.links.iter().filter(|name| names::is_last(name))) {
@@ -207,7 +244,3 @@ fn read_tracker(path: &Path) -> Option<(SystemTime, String)> {
     };
     Some((time, text.trim().to_owned()))
 }
-
-/// DeepSpeed, Megatron and verl, detectron2 and MMEngine, nanotron.
-const TRACKERS: &[&str] =
-    &["latest", "latest_checkpointed_iteration.txt", "last_checkpoint", "latest.txt"];

@@ -2,6 +2,7 @@
 
 mod layouts;
 mod programs;
+mod series;
 mod whole;
 
 use std::time::{Duration, SystemTime};

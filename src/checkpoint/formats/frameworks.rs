@@ -1,12 +1,12 @@
 //! Checkpoints of frameworks: weights in a format of torch or safetensors, and files of their own beside them.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{dcp, deepspeed};
 use serde::Deserialize;
 
-use crate::folder::{Folder, of_json};
+use crate::folder::{Folder, of_json, unread};
 use crate::lack::{Lack, gaps};
 use crate::names::is_numbered;
 use crate::progress::step_of;
@@ -153,7 +153,8 @@ pub(super) fn trainer(folder: &Folder<'_>) -> Vec<Lack> {
 /// samplers, scaler, random_states_N.pkl of each process, and the objects that the program registered as the last.
 pub(super) fn is_accelerate(folder: &Folder<'_>) -> bool {
     let has_states = !folder.numbers("random_states_", ".pkl").is_empty();
-    has_states || folder.has("optimizer.bin")
+    // It writes the model before the optimizer.
+    has_states || (folder.has("optimizer.bin") && folder.entries.len() > 1)
 }
 
 pub(super) fn accelerate(folder: &Folder<'_>) -> Vec<Lack> {
@@ -240,11 +241,13 @@ pub(super) fn lightning_step(folder: &Folder<'_>, file: &str) -> Option<u64> {
     u64::try_from(step?).ok()
 }
 
-/// By its name, unless another program put files of its own into it.
+/// By its name, unless another program put files of its own into it, or checkpoints with steps.
 pub(super) fn is_lightning(folder: &Folder<'_>) -> bool {
     let is_other =
         |name: &str| name != "meta.pt" && [".pt", ".pth"].iter().any(|end| name.ends_with(end));
-    name(folder).ends_with(".ckpt") && folder.names(false, is_other).is_empty()
+    name(folder).ends_with(".ckpt")
+        && folder.names(false, is_other).is_empty()
+        && !super::holds_steps(folder)
 }
 
 /// Lightning's folder of a sharded strategy (`*.ckpt/`): DCP with meta.pt, or DeepSpeed's `checkpoint`.
@@ -387,11 +390,9 @@ pub(super) fn nemo(folder: &Folder<'_>) -> Vec<Lack> {
     with_companions(folder, lacks)
 }
 
-/// These, and what the files in the checkpoint and in its folders lack, whoever wrote them; each once.
+/// These, and what the files in the checkpoint and in its folders lack, whoever wrote them.
 pub(super) fn with_companions(folder: &Folder<'_>, mut lacks: Vec<Lack>) -> Vec<Lack> {
     lacks.extend(below(folder, BELOW));
-    let mut known: HashSet<Lack> = HashSet::new();
-    lacks.retain(|lack| known.insert(lack.clone()));
     lacks
 }
 
@@ -400,7 +401,15 @@ fn below(folder: &Folder<'_>, levels: u32) -> Vec<Lack> {
     let mut lacks: Vec<Lack> =
         files.iter().filter_map(|name| lack_of_companion(folder, name)).collect();
     for name in folder.names(true, |name| levels > 0 && !name.starts_with('.')) {
-        let Some(sub) = folder.sub(&name) else { continue };
+        let sub = match folder.try_sub(&name) {
+            Ok(sub) => sub,
+            // Removed meanwhile, as old checkpoints are.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                lacks.push(unread(&name, &error));
+                continue;
+            }
+        };
         // Its writer numbers its files, and they are judged by that.
         if deepspeed::is_one(&sub) {
             continue;

@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::layouts::{named, names};
 
 /// The first names and their first lack, of files with so many bytes of storages, each newer than those before it.
-fn sized(files: &[(&str, usize)]) -> Vec<String> {
+pub(super) fn sized(files: &[(&str, usize)]) -> Vec<String> {
     let made = made(&files.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     let mut at = SystemTime::UNIX_EPOCH;
     for (name, bytes) in files.iter().filter(|(name, bytes)| *bytes > 0 && !name.ends_with('/')) {
@@ -107,6 +107,7 @@ fn states_come_before_weights_copies_and_exports_of_their_step() {
         ("state", &[("training_state_200.pt", 13_000), ("model_200.pt", 9000)]),
         ("checkpoint", &[("checkpoint_200.pt", 13_000), ("model_200.pt", 9000)]),
         ("generator", &[("G_200.pt", 9000), ("D_200.pt", 13_000)]),
+        ("cyclegan", &[("10_net_G.pth", 9000), ("10_net_D.pth", 13_000)]),
         // Copies of the same size.
         ("ema", &[("unet_300.pt", 9000), ("unet_ema_300.pt", 9000)]),
         ("ema of", &[("step_300.pt", 9000), ("step_300_ema.pt", 9000)]),
@@ -140,6 +141,9 @@ fn tracker_names_the_newest_one() {
         ("verl", "global_step_#/a.pt", "latest_checkpointed_iteration.txt", "600"),
         ("detectron2", "model_0000#.pth", "last_checkpoint", "model_0000600.pth"),
         ("mmengine", "iter_#.pth", "last_checkpoint", "/x/iter_600.pth"),
+        ("nanotron", "#/model.pt", "latest.txt", "600"),
+        ("skyrl", "global_step_#/a.pt", "latest_ckpt_global_step.txt", "600"),
+        ("dinov2", "model_0000#.rank_0.pth", "last_checkpoint.rank_0", "model_0000600.rank_0.pth"),
         ("olmo", "step#/model.pt", "latest", "-> step600"),
         ("link", "step#.pt", "last.pt", "-> step600.pt"),
     ] {

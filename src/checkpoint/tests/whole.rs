@@ -65,7 +65,7 @@ fn sharded_weights_are_the_beginning_of_a_framework() {
 }
 
 /// Each index of these files names one shard, which is there.
-fn sharded(folder: &tempfile::TempDir, files: &[String]) {
+pub(super) fn sharded(folder: &tempfile::TempDir, files: &[String]) {
     for name in files.iter().filter(|name| name.ends_with(".index.json")) {
         let index = folder.path().join(name);
         let text = r#"{"weight_map": {"w": "model-00001-of-00001.safetensors"}}"#;
