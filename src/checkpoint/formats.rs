@@ -70,7 +70,7 @@ const FOLDERS: &[Row] = &[
     },
     Row {
         format: Format::Lightning,
-        is_one: frameworks::is_lightning,
+        is_one: |folder| frameworks::is_lightning(folder) && !holds_steps(folder),
         is_named: |_| false,
         lacks: frameworks::lightning,
         parts: &[],

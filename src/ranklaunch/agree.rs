@@ -8,6 +8,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use std::time::Duration;
+
 use time::OffsetDateTime;
 use time::macros::format_description;
 
@@ -39,6 +41,9 @@ use settings::{Need, Settings, StaleMode};
 use text::lang::{Text, cause};
 use text::text;
 use verdict::{Id, Refusal, Warning};
+
+/// Time in which a leader that has fallen silent is found to be lost, beyond the longest silence.
+const FOUND_LOST: Duration = Duration::from_secs(5);
 
 /// The launch that this node starts after stale processes are cleared.
 pub(super) struct Agreed {
@@ -93,7 +98,7 @@ impl Agreed {
     pub(super) fn failed(&mut self, cause: &Cause) {
         if FailedAttempt::from(cause).calls_for_another_node() {
             self.seating.avoided.insert(cause.node);
-            self.leader_resigns = self.leader == Some(cause.node);
+            self.leader_resigns = self.leader == Some(cause.node) && cause.loss.is_none();
         }
         if cause.loss.is_some() {
             self.seating.lost.insert(cause.node);
@@ -361,7 +366,8 @@ async fn lead(
                 if let Some(last) = config.succession.as_ref().and_then(Succession::electorate) {
                     context.notices.leads(last.voters);
                 }
-                let session = JobSession::new(session, (&own, true), mark);
+                let longest = longest_verdict(config);
+                let session = JobSession::new(session, (&own, true), mark, longest);
                 let shared =
                     agreed(context, facts, plan, &agreement, &differences, session, restarts);
                 if next.is_none() {
@@ -474,7 +480,8 @@ async fn follow(
                 if let Some(last) = agreed_last {
                     restarts.count_on(last.attempt, last.tally);
                 }
-                let session = JobSession::new(session, (own, false), None);
+                let longest = longest_verdict(&config);
+                let session = JobSession::new(session, (own, false), None, longest);
                 let restarts = restarts.clone();
                 let shared =
                     agreed(context, facts, plan, &agreement, &differences, session, restarts);
@@ -534,6 +541,12 @@ fn agreed(
     let (session, attempt) = (Some(Box::new(session)), agreement.attempt);
     let seats = agreement.seats.clone();
     Shared { plan, identity, session, attempt, restarts, said: Vec::new(), seats }
+}
+
+/// How long a node that failed waits for the verdict at least, where another node would give it once the leader is lost.
+fn longest_verdict(config: &Config) -> Option<Duration> {
+    let goes_on = config.succession.as_ref().is_some_and(Succession::can_go_on);
+    goes_on.then(|| config.longest_silence() + FOUND_LOST)
 }
 
 /// Refuses a start without a checkpoint where the settings require one.

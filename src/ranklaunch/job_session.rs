@@ -65,6 +65,8 @@ pub(super) struct JobSession {
     node: u32,
     /// Whether this node leads the job.
     leads: bool,
+    /// How long a node waits for a verdict that comes even if the leader is lost.
+    longest_verdict: Option<Duration>,
     /// For a task: the node rank of its node.
     on: Option<u32>,
     hostname: String,
@@ -82,11 +84,13 @@ impl JobSession {
         session: Session,
         (own, leads): (&NodeSummary, bool),
         mark: Option<StoreMark>,
+        longest_verdict: Option<Duration>,
     ) -> JobSession {
         JobSession {
             session,
             node: own.node,
             leads,
+            longest_verdict,
             on: own.seat.map(|seat| seat.node),
             hostname: own.hostname.clone(),
             mark,
@@ -267,7 +271,12 @@ impl JobSession {
             self.report(&local, lines, true);
         }
         if !self.all_done && self.verdict.is_none() {
-            let _ = timeout(VERDICT.min(time_left), async {
+            let longest = match self.longest_verdict {
+                // A stop from outside leaves no time for another leader.
+                Some(longest) if !matches!(local.class, Class::Stopped) => longest,
+                _ => VERDICT.min(time_left),
+            };
+            let _ = timeout(longest, async {
                 while !self.all_done && self.verdict.is_none() {
                     let event = self.session.next_event().await;
                     self.note(event);

@@ -54,7 +54,9 @@ pub(super) async fn wait(
             let seating = Seating { spares: config.seating.spares, ..Seating::default() };
             let (Again { attempt, tally, .. }, restarts) = (again, restarts.clone());
             let failed = FailedAttempt::from(&*cause);
-            let leader_resigns = failed.calls_for_another_node() && cause.node == config.leader;
+            let leader_resigns = failed.calls_for_another_node()
+                && cause.node == config.leader
+                && cause.loss.is_none();
             Waited::Again(NextAttempt {
                 attempt,
                 identity: None,

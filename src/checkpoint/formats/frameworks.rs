@@ -241,13 +241,11 @@ pub(super) fn lightning_step(folder: &Folder<'_>, file: &str) -> Option<u64> {
     u64::try_from(step?).ok()
 }
 
-/// By its name, unless another program put files of its own into it, or checkpoints with steps.
+/// By its name, unless another program put files of its own into it.
 pub(super) fn is_lightning(folder: &Folder<'_>) -> bool {
     let is_other =
         |name: &str| name != "meta.pt" && [".pt", ".pth"].iter().any(|end| name.ends_with(end));
-    name(folder).ends_with(".ckpt")
-        && folder.names(false, is_other).is_empty()
-        && !super::holds_steps(folder)
+    name(folder).ends_with(".ckpt") && folder.names(false, is_other).is_empty()
 }
 
 /// Lightning's folder of a sharded strategy (`*.ckpt/`): DCP with meta.pt, or DeepSpeed's `checkpoint`.

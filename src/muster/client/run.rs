@@ -91,16 +91,17 @@ pub(crate) async fn run(
         let _ = ends.events.send(SessionEvent::Stop);
         // A node of which the leader had not yet told may still run ranks.
         let loss = if said.is_stopped && loss == Loss::Died { Loss::Cut } else { loss };
-        // Our own failure precedes the loss of node 0.
-        let mut cause = said.failed.take().unwrap_or_else(|| {
-            let host = resumption.as_ref().map(|one| one.hostname.as_str());
-            node_lost(&connection, &me, host, loss, pause, offset)
-        });
+        let host = resumption.as_ref().map(|one| one.hostname.as_str());
+        let mut lost = node_lost(&connection, &me, host, loss, pause, offset);
         let succession = connection.config.succession.as_ref();
         let decide = decide.as_mut().filter(|_| succession.is_some_and(Succession::can_go_on));
         // A node that stood still for long may have been the only one that was lost.
         is_leaderless = true;
-        let again = decide.and_then(|decide| decide(&mut cause, began.elapsed(), true));
+        // Ranks that fail when their peers are gone say nothing about the next attempt.
+        let again = decide.and_then(|decide| decide(&mut lost, began.elapsed(), true));
+        // Otherwise our own failure precedes the loss of node 0.
+        let own = said.failed.take().filter(|_| again.is_none());
+        let cause = own.unwrap_or(lost);
         let _ = ends.events.send(SessionEvent::Verdict { cause: Box::new(cause), again });
         break;
     }

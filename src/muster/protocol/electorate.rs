@@ -6,13 +6,21 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::summary::Tally;
 use text::run_id::RunId;
 
 /// Most nodes whose places are named: enough for all voters, and for others to hear of the leader.
 pub(crate) const PLACES: usize = 64;
 /// Most nodes that vote: two of them may be lost.
 pub(crate) const VOTERS: usize = 5;
+
+/// The attempts that count against the limits of restarts. Every node knows them, so that a new node 0 goes on counting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Restarts since a checkpoint was last saved, or since the beginning.
+    pub restarts: u32,
+    /// Attempts in a row that ended before a newer checkpoint was saved.
+    pub without_progress: u32,
+}
 
 /// An agreement that began, or is proposed to begin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

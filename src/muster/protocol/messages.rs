@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::cause::{Cause, Memory, sanitize, sanitize_refusal, sanitize_text};
-use super::electorate::{Electorate, Leads};
-use super::summary::{Difference, LinkReport, NodeSummary, Tally};
+use super::electorate::{Electorate, Leads, Tally};
+use super::summary::{Difference, LinkReport, NodeSummary};
 use crate::links::Link;
 use crate::questions::frames::QuestionFrame;
 use text::lang::Text;

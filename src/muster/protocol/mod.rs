@@ -16,9 +16,9 @@ pub(crate) use messages::{FromMember, FromNode0, Hello, JobKey, ResumePoint};
 pub(crate) use summary::LISTED;
 
 pub use cause::{Cause, Loss, MemberKind, Memory};
-pub use electorate::{Electorate, Last};
+pub use electorate::{Electorate, Last, Tally};
 pub use handshake::{Secret, VARIABLE};
 pub use messages::{Again, Agreement, Decide, Purpose};
 pub use summary::{
-    Difference, LinkReport, MeasureEndpoint, NodeResult, NodeSummary, Property, Seat, Share, Tally,
+    Difference, LinkReport, MeasureEndpoint, NodeResult, NodeSummary, Property, Seat, Share,
 };

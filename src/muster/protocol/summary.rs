@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use super::cause::{Loss, MemberKind, sanitize, sanitize_refusal};
-use super::electorate::Last;
+use super::electorate::{Last, Tally};
 use crate::links::{ALL_PAIRS, Link, Outlier};
 use plan::Hardware;
 use settings::{Engine, LayoutRule};
@@ -112,15 +112,6 @@ impl Share {
         };
         are_sound(&self.here) && are_sound(&self.missing)
     }
-}
-
-/// The attempts that count against the limits of restarts. Every node knows them, so that a new node 0 goes on counting.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
-    /// Restarts since a checkpoint was last saved, or since the beginning.
-    pub restarts: u32,
-    /// Attempts in a row that ended before a newer checkpoint was saved.
-    pub without_progress: u32,
 }
 
 /// Maximum number of checkpoints that a summary names.

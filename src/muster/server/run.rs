@@ -144,6 +144,9 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
         run.end_if_all_done();
     }
     run.linger(&mut inbox).await;
+    if let Some(succession) = &run.job.config.succession {
+        succession.ended(false);
+    }
     // Dropping the senders closes the connections once they are drained.
     drop(run);
     drain(inbox, DRAIN).await;

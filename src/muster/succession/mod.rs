@@ -8,6 +8,8 @@
 //! the same. Only where a majority is proven to be dead that never left its leader, that one goes on alone.
 
 mod links;
+mod serve;
+mod shared;
 mod tells;
 
 use std::collections::BTreeSet;
@@ -18,19 +20,17 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::election::Election;
 use crate::net::connect;
-use crate::protocol::{Electorate, Hello, Last, Leads, Secret};
+use crate::protocol::{Electorate, Hello, Last, Secret};
 use crate::server::listener::Listener;
-use links::{Caller, Links};
+use links::Caller;
 use linux::host::Host;
-use tells::Tells;
+use serve::TICK;
+use shared::{Shared, Task, Tells};
 
-/// Time in which each voter can answer.
-const TICK: Duration = Duration::from_millis(200);
 /// Pause between two questions to all who leads.
 const ASK: Duration = Duration::from_millis(500);
 /// Time limit of a decision; those that are missing may have another leader by then.
@@ -50,51 +50,6 @@ pub enum Found {
     Me,
     /// Another node, which gathers there.
     Other { leader: u32, at: SocketAddr },
-}
-
-#[derive(Default)]
-struct State {
-    electorate: Option<Electorate>,
-    /// None: this node has no vote on what follows.
-    election: Option<Election>,
-    /// An attempt runs, so this node knows who leads it.
-    runs: bool,
-    /// The leader of the last agreement was lost.
-    is_leaderless: bool,
-    /// The port on which this node gathers or gathered as a leader.
-    gathers: Option<u16>,
-    /// This node led without a majority, and leaves it to others until then.
-    rests_until: Option<Instant>,
-    /// Voters that never left this leader before they were proven to be dead.
-    dead: BTreeSet<u32>,
-    /// Nodes with which the contact broke.
-    parted: BTreeSet<u32>,
-    links: Links,
-    /// The task that tells others who leads.
-    telling: Option<Task>,
-}
-
-struct Shared {
-    me: u32,
-    caller: Caller,
-    /// The port of the listener.
-    port: u16,
-    /// Where nodes that know nothing of the job look for it.
-    tells: Tells,
-    state: Mutex<State>,
-    /// There are votes to send.
-    stirred: Notify,
-    /// Somebody may lead, or something is decided.
-    changed: Notify,
-}
-
-/// A task that ends when this is dropped.
-struct Task(AbortHandle);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// A handle; all of one launcher are the same.
@@ -130,7 +85,7 @@ impl Succession {
             stirred: Notify::new(),
             changed: Notify::new(),
         });
-        let task = tokio::spawn(links::serve(Arc::clone(&shared), listener, events));
+        let task = tokio::spawn(serve::serve(Arc::clone(&shared), listener, events));
         Ok(Succession { shared, _serving: Arc::new(Task(task.abort_handle())) })
     }
 
@@ -179,7 +134,8 @@ impl Succession {
     /// The attempt is over on this node. `is_leaderless`: its leader was lost.
     pub(crate) fn ended(&self, is_leaderless: bool) {
         let mut state = self.shared.state.lock();
-        (state.runs, state.is_leaderless) = (false, is_leaderless);
+        // A leader is found again once it gathers.
+        (state.runs, state.gathers, state.is_leaderless) = (false, None, is_leaderless);
     }
 
     /// Whether the leader of the last agreement is lost, as far as this node knows.
@@ -222,13 +178,13 @@ impl Succession {
 
     /// As a leader: the port on which it gathered before.
     pub(crate) fn gathered_at(&self) -> Option<u16> {
-        self.shared.state.lock().gathers
+        self.shared.state.lock().gathered
     }
 
     /// As a leader: it gathers on this port.
     pub(crate) fn gathers(&self, port: u16) {
         let mut state = self.shared.state.lock();
-        state.gathers = Some(port);
+        (state.gathers, state.gathered) = (Some(port), Some(port));
         if self.shared.me != 0 {
             let task = tokio::spawn(tells::tell_all(Arc::downgrade(&self.shared)));
             state.telling = Some(Task(task.abort_handle()));
@@ -466,76 +422,5 @@ impl Succession {
     /// Cancel-safe.
     pub async fn told(&self) -> (u32, SocketAddr) {
         tells::told(&self.shared).await
-    }
-}
-
-impl State {
-    fn adopt(&mut self, me: u32, electorate: Electorate, votes: bool) {
-        self.election = Election::new(me, &electorate.voters).filter(|_| votes);
-        self.electorate = Some(electorate);
-        self.dead.clear();
-        self.parted.clear();
-        self.links = Links::default();
-    }
-
-    fn leads(&self, me: u32) -> bool {
-        self.electorate.as_ref().is_some_and(|last| last.leader == me)
-    }
-
-    fn needs_no_vote(&self, me: u32) -> bool {
-        let Some(last) = &self.electorate else { return true };
-        let dead = last.voters.iter().filter(|voter| self.dead.contains(voter)).count();
-        last.voters.is_empty() || (last.leader == me && dead * 2 > last.voters.len())
-    }
-}
-
-impl Shared {
-    /// Time has passed in which each voter could answer.
-    fn tick(&self) {
-        let mut state = self.state.lock();
-        if let Some(election) = &mut state.election {
-            election.tick();
-        }
-        drop(state);
-        self.changed.notify_waiters();
-    }
-
-    fn hear(&self, from: u32, token: &str, vote: &str) {
-        let mut state = self.state.lock();
-        let is_of_it = state.electorate.as_ref().is_some_and(|last| last.token == token);
-        if let (true, Some(election), Ok(vote)) =
-            (is_of_it, &mut state.election, serde_json::from_str(vote))
-        {
-            election.hear(from, vote);
-            drop(state);
-            self.changed.notify_waiters();
-        }
-    }
-
-    /// What a node is told that asks who leads; None: this one does not know.
-    fn who_leads(&self) -> Option<Leads> {
-        let state = self.state.lock();
-        if let Some(port) = state.gathers {
-            return Some(Leads { leader: self.me, place: None, port: Some(port) });
-        }
-        let last = state.electorate.as_ref().filter(|_| state.runs)?;
-        let place = Some(*last.places.get(&last.leader)?);
-        Some(Leads { leader: last.leader, place, port: None })
-    }
-
-    /// Hands the votes to the connections to their receivers.
-    fn send_votes(&self) {
-        let mut state = self.state.lock();
-        let State { electorate: Some(last), election: Some(election), links, .. } = &mut *state
-        else {
-            return;
-        };
-        for (to, vote) in election.outgoing() {
-            let (Some(place), Ok(vote)) = (last.places.get(&to), serde_json::to_string(&vote))
-            else {
-                continue;
-            };
-            links.send(to, *place, &self.caller, (last.token.clone(), vote));
-        }
     }
 }

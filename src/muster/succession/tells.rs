@@ -4,19 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::Shared;
+use super::shared::{Shared, Tells};
 use crate::keepalive::{millis, now};
 use crate::names;
-use crate::net::second_port;
 use crate::protocol::{FromMember, FromNode0, Purpose};
 use crate::server::listener::{ConnectionEvent, Listener};
-use linux::host::Host;
 
 /// Pause between two rounds.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -24,20 +22,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 const RESOLVE: Duration = Duration::from_secs(2);
 /// Time limit for an answer to leave.
 const ANSWERED: Duration = Duration::from_millis(50);
-
-/// The address of the job as the platform gives it.
-pub(super) struct Tells {
-    pub(super) host: Arc<Host>,
-    pub(super) master_addr: String,
-    pub(super) port: u16,
-}
-
-impl Tells {
-    /// The port at which nodes without an agreement hear who leads; nothing else of this program uses it.
-    fn told_at(&self) -> u16 {
-        second_port(self.port).saturating_add(1)
-    }
-}
 
 /// Tells all that may know less, as long as this node leads.
 pub(super) async fn tell_all(shared: Weak<Shared>) {

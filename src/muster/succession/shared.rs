@@ -1,0 +1,147 @@
+//! What the tasks and the handles of a succession share.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::links::{Caller, Links};
+use crate::election::Election;
+use crate::net::second_port;
+use crate::protocol::{Electorate, Leads};
+use linux::host::Host;
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) electorate: Option<Electorate>,
+    /// None: this node has no vote on what follows.
+    pub(super) election: Option<Election>,
+    /// An attempt runs, so this node knows who leads it.
+    pub(super) runs: bool,
+    /// The leader of the last agreement was lost.
+    pub(super) is_leaderless: bool,
+    /// The port on which this node gathers, or on which its attempt that runs is found.
+    pub(super) gathers: Option<u16>,
+    /// The same before.
+    pub(super) gathered: Option<u16>,
+    /// This node led without a majority, and leaves it to others until then.
+    pub(super) rests_until: Option<Instant>,
+    /// Voters that never left this leader before they were proven to be dead.
+    pub(super) dead: BTreeSet<u32>,
+    /// Nodes with which the contact broke.
+    pub(super) parted: BTreeSet<u32>,
+    pub(super) links: Links,
+    /// The task that tells others who leads.
+    pub(super) telling: Option<Task>,
+}
+
+pub(super) struct Shared {
+    pub(super) me: u32,
+    pub(super) caller: Caller,
+    /// The port of the listener.
+    pub(super) port: u16,
+    /// Where nodes that know nothing of the job look for it.
+    pub(super) tells: Tells,
+    pub(super) state: Mutex<State>,
+    /// There are votes to send.
+    pub(super) stirred: Notify,
+    /// Somebody may lead, or something is decided.
+    pub(super) changed: Notify,
+}
+
+/// A task that ends when this is dropped.
+pub(super) struct Task(pub(super) AbortHandle);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The address of the job as the platform gives it.
+pub(super) struct Tells {
+    pub(super) host: Arc<Host>,
+    pub(super) master_addr: String,
+    pub(super) port: u16,
+}
+
+impl Tells {
+    /// The port at which nodes without an agreement hear who leads; nothing else of this program uses it.
+    pub(super) fn told_at(&self) -> u16 {
+        second_port(self.port).saturating_add(1)
+    }
+}
+
+impl State {
+    pub(super) fn adopt(&mut self, me: u32, electorate: Electorate, votes: bool) {
+        self.election = Election::new(me, &electorate.voters).filter(|_| votes);
+        self.electorate = Some(electorate);
+        self.dead.clear();
+        self.parted.clear();
+        self.links = Links::default();
+    }
+
+    pub(super) fn leads(&self, me: u32) -> bool {
+        self.electorate.as_ref().is_some_and(|last| last.leader == me)
+    }
+
+    pub(super) fn needs_no_vote(&self, me: u32) -> bool {
+        let Some(last) = &self.electorate else { return true };
+        let dead = last.voters.iter().filter(|voter| self.dead.contains(voter)).count();
+        last.voters.is_empty() || (last.leader == me && dead * 2 > last.voters.len())
+    }
+}
+
+impl Shared {
+    /// Time has passed in which each voter could answer.
+    pub(super) fn tick(&self) {
+        let mut state = self.state.lock();
+        if let Some(election) = &mut state.election {
+            election.tick();
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    pub(super) fn hear(&self, from: u32, token: &str, vote: &str) {
+        let mut state = self.state.lock();
+        let is_of_it = state.electorate.as_ref().is_some_and(|last| last.token == token);
+        if let (true, Some(election), Ok(vote)) =
+            (is_of_it, &mut state.election, serde_json::from_str(vote))
+        {
+            election.hear(from, vote);
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// What a node is told that asks who leads; None: this one does not know.
+    pub(super) fn who_leads(&self) -> Option<Leads> {
+        let state = self.state.lock();
+        if let Some(port) = state.gathers {
+            return Some(Leads { leader: self.me, place: None, port: Some(port) });
+        }
+        let last = state.electorate.as_ref().filter(|_| state.runs)?;
+        let place = Some(*last.places.get(&last.leader)?);
+        Some(Leads { leader: last.leader, place, port: None })
+    }
+
+    /// Hands the votes to the connections to their receivers.
+    pub(super) fn send_votes(&self) {
+        let mut state = self.state.lock();
+        let State { electorate: Some(last), election: Some(election), links, .. } = &mut *state
+        else {
+            return;
+        };
+        for (to, vote) in election.outgoing() {
+            let (Some(place), Ok(vote)) = (last.places.get(&to), serde_json::to_string(&vote))
+            else {
+                continue;
+            };
+            links.send(to, *place, &self.caller, (last.token.clone(), vote));
+        }
+    }
+}
