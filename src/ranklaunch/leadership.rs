@@ -88,16 +88,24 @@ impl Leadership {
                         Some(Found::Other { leader: last.leader, at })
                     }
                     () = succession.until_lost(last.leader, config.longest_silence()) => {
-                        succession.seek(self.deadline).await
+                        self.elected(succession).await
                     }
                 }
             }
-            Known::Before | Known::Nothing => succession.seek(self.deadline).await,
+            Known::Before | Known::Nothing => self.elected(succession).await,
         };
         match found {
             Some(Found::Me) => Ok(Leader::Me),
             Some(Found::Other { leader, at }) => Ok(Leader::Other { leader, at }),
             None => Err(self.cut_off(config, last.leader)),
+        }
+    }
+
+    /// None: nobody was elected in time, or nobody can be.
+    async fn elected(&self, succession: &Succession) -> Option<Found> {
+        match succession.can_go_on() {
+            true => succession.seek(self.deadline).await,
+            false => None,
         }
     }
 
@@ -164,8 +172,15 @@ impl Elsewhere {
                         None => std::future::pending().await,
                     }
                 };
+                // Without a vote the leader can only come back.
+                let lost = async {
+                    match succession.can_go_on() {
+                        true => succession.until_lost(self.leader, self.longest).await,
+                        false => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
-                    () = succession.until_lost(self.leader, self.longest) => None,
+                    () = lost => None,
                     at = moved => Some((self.leader, at)),
                 }
             }
