@@ -107,6 +107,7 @@ fn last_words(options: &Options, oom: &OomWatch, lost: &LostAgent) -> i32 {
     let mut ending = match lost.how {
         HowLost::Killed { signal, stopped_by } => Ending::agent_killed(signal, stopped_by),
         HowLost::Hung { stopped_by } => Ending::agent_hung(stopped_by),
+        HowLost::Still => Ending::agent_still(),
     };
     let account = oom.account(&host, LoggedKills::default());
     if let (HowLost::Killed { signal: 9, .. }, Some(kills)) = (lost.how, account.kills(None)) {

@@ -54,6 +54,10 @@ use verdict::{Class, Id, Refusal};
 const DIAGNOSIS: Duration = Duration::from_secs(4);
 /// Time limit of the last post of a TrainJob's progress.
 const LAST_POST: Duration = Duration::from_secs(2);
+/// Interval at which the guard hears that the agent runs, and the time after which it ends all if it does not: as the
+/// others lose a node that is silent, and before they go on.
+const RUNS: Duration = Duration::from_secs(1);
+const STILL: Duration = Duration::from_secs(18);
 /// Time limit to flush the console before a prompt.
 const PROMPT: Duration = Duration::from_secs(2);
 
@@ -403,7 +407,9 @@ impl Attempt {
             never = breaking => match never {},
             never = noticing => match never {},
             never = watch_kills(oom, &context.host, guard) => match never {},
+            never = says_that_it_runs(context, guard) => match never {},
         };
+        guard.link.say(&AgentReport::Runs(None));
         narrator.end();
         notices.end();
         drop((slow, shown));
@@ -542,6 +548,16 @@ async fn watch_kills(oom: &OomWatch, host: &Host, guard: GuardChannel<'_>) -> In
             told = Some(look.outlived);
         }
         tokio::time::sleep(look.next).await;
+    }
+    std::future::pending().await
+}
+
+/// Tells the guard that this process runs, where other nodes would go on without this one if it did not.
+async fn says_that_it_runs(context: &Context, guard: GuardChannel<'_>) -> Infallible {
+    let longest = context.succession.get().filter(|one| one.can_go_on()).map(|_| STILL);
+    while let Some(longest) = longest {
+        guard.link.say(&AgentReport::Runs(Some(longest)));
+        tokio::time::sleep(RUNS).await;
     }
     std::future::pending().await
 }

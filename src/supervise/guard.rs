@@ -26,6 +26,8 @@ use verdict::outcome::End;
 const FIRST_GRACE: Duration = Duration::from_secs(30);
 /// Time limit for the agent to end after it has sent its verdict.
 const LEAVE: Duration = Duration::from_secs(1);
+/// Another moment for an agent that is late to say that it runs.
+const AGAIN: Duration = Duration::from_secs(2);
 /// Time for SIGKILL to take effect after the budget of a stop is used up.
 const LEAST_WAIT: Duration = Duration::from_millis(100);
 /// Time limit for the agent to kill the ranks after a second interrupt.
@@ -86,6 +88,8 @@ pub enum HowLost {
     Killed { signal: i32, stopped_by: Option<i32> },
     /// The agent did not end within the budget of a stop by this signal.
     Hung { stopped_by: i32 },
+    /// The agent stood still for so long that other nodes may go on without this one.
+    Still,
 }
 
 /// Forks the agent and guards it. Gives the exit code of the program.
@@ -150,6 +154,8 @@ pub fn guarded(
         status_line: false,
         report_settings: None,
         outlived: None,
+        runs_until: None,
+        was_late: false,
     };
     let over = guard.watch();
     Ok(guard.after_agent(over, lost))
@@ -182,6 +188,10 @@ struct Guard {
     status_line: bool,
     report_settings: Option<Value>,
     outlived: Option<Outlived>,
+    /// The time by which the agent must say again that it runs; later it has another moment, since this process may have
+    /// stood still as well.
+    runs_until: Option<Instant>,
+    was_late: bool,
 }
 
 impl Guard {
@@ -190,7 +200,8 @@ impl Guard {
             let budget = EndBudget::of(self.grace);
             let whole = self.stop.map(|(_, since)| since + budget.until(EndStep::Agent));
             let leave = self.verdict.map(|(_, by)| by);
-            let deadline = [whole, self.kill_by, leave].into_iter().flatten().min();
+            let ends = [whole, self.kill_by, leave, self.runs_until];
+            let deadline = ends.into_iter().flatten().min();
             match self.reaper.next(deadline, Some(self.link.as_fd())) {
                 ChildEvent::Ended(End::Code(code)) => {
                     // The agent's last packets may still be in the socket.
@@ -206,6 +217,12 @@ impl Guard {
                 ChildEvent::Deadline if leave.is_some_and(|by| Instant::now() >= by) => {
                     self.reaper.given_up = true;
                     return AgentEnd::Code(self.verdict.map_or(0, |(code, _)| code));
+                }
+                ChildEvent::Deadline if self.runs_until.is_some_and(|by| Instant::now() >= by) => {
+                    if std::mem::replace(&mut self.was_late, true) {
+                        return AgentEnd::Lost(HowLost::Still);
+                    }
+                    self.runs_until = Some(Instant::now() + AGAIN);
                 }
                 // The agent exceeded its whole budget: it hangs, and is killed with everything
                 // that it started.
@@ -239,6 +256,10 @@ impl Guard {
                 AgentReport::ReportSettings(settings) => self.report_settings = Some(settings),
                 AgentReport::Outlived(count) => {
                     self.outlived = Some(Outlived::then(self.outlived, count));
+                }
+                AgentReport::Runs(limit) => {
+                    self.runs_until = limit.map(|limit| Instant::now() + limit);
+                    self.was_late = false;
                 }
                 AgentReport::Verdict(code) => self.verdict = Some((code, Instant::now() + LEAVE)),
             }
@@ -302,7 +323,7 @@ impl Guard {
             |how| said.unwrap_or_else(|| lost(&LostAgent { how, at, report_settings, outlived }));
         let code = match over {
             // The time is used up, so the report comes before the sweep, which may take long.
-            AgentEnd::Lost(how @ HowLost::Hung { .. }) => {
+            AgentEnd::Lost(how @ (HowLost::Hung { .. } | HowLost::Still)) => {
                 let code = speak(how);
                 self.reaper.sweep(Duration::ZERO, last_wait);
                 code

@@ -63,6 +63,9 @@ pub enum AgentReport {
     /// The agent runs although the kernel has counted so many kills for memory, so that none of
     /// these kills was its own.
     Outlived(u64),
+    /// The agent runs. Unless it says so again within this time, other nodes may go on without this one, so its ranks must
+    /// have ended by then. None: its ranks have ended.
+    Runs(Option<Duration>),
 }
 
 /// The longest packet of the guard, in bytes.

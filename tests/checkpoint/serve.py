@@ -22,7 +22,7 @@ os.dup2(2, 1)
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PDEATHSIG = 1
 # Seconds until a load that waits for another rank counts as failed.
-LONGEST_LOAD = 120
+LONGEST_LOAD = 600
 
 
 def prctl(option, value):

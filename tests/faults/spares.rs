@@ -320,6 +320,27 @@ fn leaders_are_lost_one_after_the_other() {
     }
 }
 
+/// An agent alone stands still: its guard ends the ranks before the others go on.
+#[test]
+fn ranks_of_an_agent_that_stands_still_end() {
+    let job = Job { options: &["--max-restarts", "9"], ..Job::new() };
+    let mut nodes = job.nodes(0..4);
+    job.running(0);
+    waits(&mut nodes[2]);
+    waits(&mut nodes[3]);
+    let agent = nix::unistd::Pid::from_raw(nodes[0].agent());
+    nix::sys::signal::kill(agent, nix::sys::signal::Signal::SIGSTOP).expect("it runs");
+    let zero = nodes.remove(0).ends_within(Duration::from_secs(60));
+    let zero = zero.expect_code(137).expect_nothing_left();
+    assert!(zero.err.contains("stood still"), "{}", zero.err);
+    assert!(!job.folder.path().join("1-0").exists(), "the others went on before");
+    assert_eq!(job.running(1), job.all_seats());
+    job.write("end");
+    for node in nodes {
+        node.wait().expect_code(0).expect_nothing_left();
+    }
+}
+
 /// Control: two nodes cannot elect anybody, so the job ends with its node 0.
 #[test]
 fn two_nodes_end_with_node_0() {

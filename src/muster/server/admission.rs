@@ -123,7 +123,9 @@ pub struct Admission {
 impl Admission {
     /// # Errors
     /// If listening on the port fails.
-    pub fn open(config: &Config, own: NodeSummary) -> Result<Admission, Refusal> {
+    pub fn open(config: &Config, mut own: NodeSummary) -> Result<Admission, Refusal> {
+        // As those of the others come: a line break in the command is no difference.
+        let _ = own.sanitize();
         let open = |port| Listener::open(port, config.all(), config.secret.clone());
         let opened = open(config.listens());
         // Only the address of node 0 is fixed.

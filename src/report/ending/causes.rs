@@ -182,6 +182,23 @@ impl Ending {
         )
     }
 
+    /// The agent stood still for so long that the other nodes may go on without this one.
+    pub fn agent_still() -> Ending {
+        Ending::new(
+            End::Signal(Signal::KILL.as_raw()).shell_code(),
+            Class::Launcher,
+            Id::AgentKilled,
+            text!(
+                "ranklaunch's agent stood still while the other nodes may go on without this one; it was killed with its ranks",
+                "ranklaunch 的 agent 进程停顿，其他节点可能已在没有本节点的情况下继续；它已连同各 rank 一起被强制终止"
+            ),
+            text!(
+                "the agent was stopped (SIGSTOP, a debugger), or it waits for a mount or a driver that does not answer",
+                "agent 进程曾被暂停（SIGSTOP、调试器），或在等待没有应答的挂载点或驱动"
+            ),
+        )
+    }
+
     /// After a stop from outside by `signal` the agent did not end within the grace period.
     pub fn agent_hung(signal: i32) -> Ending {
         let name = signal_name(signal);
