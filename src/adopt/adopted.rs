@@ -1,6 +1,7 @@
 //! What an input becomes, and the lines of it.
 
 use text::lang::Text;
+use text::order::Ordered;
 use text::text;
 
 use crate::classes::{Class, NoteKind};
@@ -68,7 +69,7 @@ impl Adopted {
     /// Adds a mistake that was found in the input.
     pub fn add_wrong(&mut self, line: usize, why: Text) {
         self.lines.push(Line { first: line, last: line, class: Class::Wrong, why });
-        self.lines.sort_by_key(|line| line.first);
+        self.lines.order_by_key(|line| line.first);
     }
 }
 
@@ -135,5 +136,5 @@ pub(crate) fn uncovered(text: &str, lines: &mut Vec<Line>) {
         };
         lines.push(Line { first: at + 1, last: at + 1, class, why });
     }
-    lines.sort_by_key(|line| (line.first, line.class));
+    lines.order_by_key(|line| (line.first, line.class));
 }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use text::lang::Text;
+use text::order::Ordered;
 use text::shell::{TokenKind, bare, tokens};
 use text::text;
 use text::yaml;
@@ -106,7 +107,7 @@ pub(crate) fn read(name: &str, text: &str, files: Files<'_>) -> Result<Adopted, 
         });
     }
     others(text, &mut lines);
-    launches.sort_by_key(|launch| launch.line);
+    launches.order_by_key(|launch| launch.line);
     Ok(Adopted { name: name.to_owned(), launches, answers, lines })
 }
 
@@ -135,7 +136,7 @@ fn others(text: &str, lines: &mut Vec<Line>) {
         }
     }
     lines.append(&mut more);
-    lines.sort_by_key(|line| (line.first, line.class));
+    lines.order_by_key(|line| (line.first, line.class));
 }
 
 /// None: nothing of it is a launch.

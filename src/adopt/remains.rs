@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use text::order::Ordered;
 use text::text;
 
 use crate::classes::{Class, Note, NoteKind};
@@ -223,7 +224,7 @@ impl Script {
             .iter()
             .filter(|(at, _)| at.start >= span.start && at.end <= span.end)
             .collect();
-        edits.sort_by_key(|(at, _)| at.start);
+        edits.order_by_key(|(at, _)| at.start);
         let mut out = String::new();
         let mut at = span.start;
         for (range, line) in edits {
@@ -269,7 +270,7 @@ impl Script {
                 }
             }
         }
-        edits.sort_by_key(|(at, _)| (at.start, at.end));
+        edits.order_by_key(|(at, _)| (at.start, at.end));
         let mut out = String::new();
         let mut at = 0;
         for (range, line) in edits {

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use text::lang::Text;
+use text::order::Ordered;
 use text::text;
 
 use crate::classes::Class;
@@ -114,7 +115,7 @@ impl Script {
         script.keep(text);
         script.settle(text);
         script.write(text);
-        script.items.sort_by_key(|item| item.span.start);
+        script.items.order_by_key(|item| item.span.start);
         script
     }
 

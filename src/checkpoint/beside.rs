@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::SystemTime;
+use text::order::Ordered;
 
 use serde::de::IgnoredAny;
 
@@ -39,7 +40,7 @@ struct Held {
 /// fewer has one checkpoint called torn for that. A first one with less is being deleted, or is where the program began.
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     for mut series in series_of(folder, found).into_values().filter(|all| all.len() > MEASURE) {
-        series.sort_by_key(|one| (one.place, one.modified));
+        series.order_by_key(|one| (one.place, one.modified));
         let mut measure = Measure::default();
         for one in series {
             let Some(sub) = folder.sub(&one.name) else { continue };

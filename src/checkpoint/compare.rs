@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use text::order::Ordered;
 
 use crate::Checkpoint;
 use crate::lack::Lack;
@@ -206,7 +207,7 @@ fn roles<'n>(names: impl Iterator<Item = &'n String>) -> BTreeMap<String, usize>
 /// measure if it has less: it is being deleted, or comes from elsewhere. A program that saves fewer files than before has
 /// its next checkpoint called torn.
 pub(crate) fn compare(series: &mut [Checkpoint], base: Option<&Path>) {
-    series.sort_by_key(|one| (one.standing.place, one.modified));
+    series.order_by_key(|one| (one.standing.place, one.modified));
     let held: Vec<Held> = series.iter().map(|one| Held::by(one, base)).collect();
     let mut first = 0;
     for (at, (one, own)) in series.iter_mut().zip(&held).enumerate() {

@@ -10,6 +10,7 @@ mod frameworks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::SystemTime;
+use text::order::Ordered;
 
 use crate::folder::Folder;
 use crate::lack::Lack;
@@ -346,7 +347,7 @@ pub(crate) const COMPARED: &[Format] =
     &[Format::Accelerate, Format::Dcp, Format::Torch, Format::Safetensors];
 
 fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
-    all.sort_by_key(|one| one.standing.place);
+    all.order_by_key(|one| one.standing.place);
     let last = |one: &Checkpoint| {
         folder.sub(&one.own_name()).map(|sub| frameworks::last_of_accelerate(&sub))
     };

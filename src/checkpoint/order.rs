@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use text::order::Ordered;
 
 use crate::Checkpoint;
 use crate::compare::is_export;
@@ -122,7 +123,7 @@ fn sizes(found: &[Checkpoint]) -> Sizes {
     for all in folders.into_values() {
         let mut all: Vec<Series<'_>> =
             all.into_iter().map(|(name, all)| Series::of(&name, all)).collect();
-        all.sort_by_key(|series| Reverse(series.bytes));
+        all.order_by_key(|series| Reverse(series.bytes));
         let measures = all.iter().filter(|one| one.has_steps || one.is_last).take(COMPARED);
         let measures: Vec<&Series<'_>> = measures.collect();
         for series in &all {
@@ -174,7 +175,7 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
     };
     let mut whole: Vec<&Checkpoint> =
         found.iter().filter(|one| one.is_whole() && step(one).is_some()).collect();
-    whole.sort_by_key(|one| (later(one), Reverse(step(one))));
+    whole.order_by_key(|one| (later(one), Reverse(step(one))));
     let newest = whole.first();
     let pause = newest
         .zip(whole.get(1))
@@ -210,7 +211,7 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
     for (one, first) in found.iter_mut().zip(first) {
         one.standing.first = first;
     }
-    found.sort_by_key(|one| {
+    found.order_by_key(|one| {
         let place = if have_epochs { one.standing.place } else { step(one) };
         let place = one.standing.first.or(place);
         (

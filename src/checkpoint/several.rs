@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use text::order::Ordered;
 
 use crate::compare::{Held, NAMED, compare, compare_companions};
 use crate::lack::{Lack, first_gaps};
@@ -94,7 +95,7 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
 
 /// The files of all ranks of one step.
 fn of_ranks_of_one(mut files: Vec<(Ranked, Checkpoint)>) -> Option<Checkpoint> {
-    files.sort_by(|(one, _), (other, _)| one.ranks.cmp(&other.ranks));
+    files.order_by(|(one, _), (other, _)| one.ranks.cmp(&other.ranks));
     let (named, files): (Vec<Ranked>, Vec<_>) = files.into_iter().unzip();
     let world = named.iter().map(|one| one.world).max().unwrap_or(0);
     let may_begin_at_one = named.iter().all(|one| one.may_begin_at_one);
@@ -225,7 +226,7 @@ fn alone(one: Searched) -> Vec<Checkpoint> {
 
 /// The same checkpoint in the folders of several ranks (`mp_rank_00`): the one of the first.
 fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec<Checkpoint> {
-    folders.sort_by(|(one, _), (other, _)| one.cmp(other));
+    folders.order_by(|(one, _), (other, _)| one.cmp(other));
     let of = |(ranks, one): &(Vec<u32>, Searched)| (ranks.clone(), one.path.clone());
     let all: Vec<(Vec<u32>, PathBuf)> = folders.iter().map(of).collect();
     let mut by_name: BTreeMap<PathBuf, Vec<(Vec<u32>, Checkpoint)>> = BTreeMap::new();

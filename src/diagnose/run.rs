@@ -8,6 +8,7 @@ use super::catalogue::Catalogue;
 use super::evidence::{Evidence, Fate, Place};
 use super::prefixes::{Level, Time};
 use super::rows::{Role, Row, RowIndex};
+use text::order::Ordered;
 use text::rank::GlobalRank;
 
 /// Maximum number of pieces of evidence that are kept of one run. A row without evidence may add
@@ -190,7 +191,7 @@ impl Run {
     /// Goes from the last line up, since only a failure that was not survived counts.
     fn fates(&self, catalogue: &Catalogue, seen: u64) -> Vec<(Key, Fate)> {
         let mut all: Vec<(&Key, &Evidence)> = self.known.iter().collect();
-        all.sort_by_key(|(_, one)| Reverse(one.last_seen));
+        all.order_by_key(|(_, one)| Reverse(one.last_seen));
         let mut fates = Vec::with_capacity(all.len());
         // The progress before the next failure below, and before failures in the same line.
         let (mut next, mut here) = (None, None);
@@ -246,7 +247,7 @@ impl Run {
         let known = &mut self.known;
         let with_fate = |(key, fate): (Key, Fate)| Some(Evidence { fate, ..known.remove(&key)? });
         let mut evidence: Vec<Evidence> = fates.into_iter().filter_map(with_fate).collect();
-        evidence.sort_by_key(|one| (one.first, one.row, one.rank));
+        evidence.order_by_key(|one| (one.first, one.row, one.rank));
         let done = self.done.is_some();
         Ended { evidence, blamed: self.blamed, ended: self.ended, doubtful: false, done }
     }

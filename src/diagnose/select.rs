@@ -16,6 +16,7 @@ use super::evidence::{Evidence, Frame, Node};
 use super::rows::{Role, RowIndex, Stream, filled};
 use super::run::Ended;
 use super::scan::Scanned;
+use text::order::Ordered;
 use text::rank::GlobalRank;
 use verdict::{AlsoFailed, Confidence, Victims, Why};
 
@@ -137,7 +138,7 @@ fn choose<'a>(logs: &[Vec<Candidate<'a>>], failed: &[GlobalRank]) -> Option<Cand
             place.unwrap_or(failed.len())
         };
         let mut winners = winners;
-        winners.sort_by_key(place);
+        winners.order_by_key(place);
         return earliest(&winners);
     }
     let worth = |one: &Candidate<'_>| match one.strength {
@@ -154,7 +155,7 @@ fn choose<'a>(logs: &[Vec<Candidate<'a>>], failed: &[GlobalRank]) -> Option<Cand
 /// The winners in the order of their times; None unless each is known to be before the next.
 fn in_time<'a>(winners: &[Candidate<'a>]) -> Option<Vec<Candidate<'a>>> {
     let mut winners = winners.to_vec();
-    winners.sort_by_key(|one| one.evidence.time.map(|time| time.nanoseconds));
+    winners.order_by_key(|one| one.evidence.time.map(|time| time.nanoseconds));
     let known = |pair: &[Candidate<'_>]| match pair {
         [one, other] => is_before(one.evidence, other.evidence),
         _ => false,

@@ -11,6 +11,7 @@ use super::launches::{LaunchCommand, ProfileLayout, StartedPrograms};
 use super::pods::{Container, Group};
 use super::workload::Workload;
 use text::lang::Text;
+use text::order::Ordered;
 use text::yaml::Node;
 use verdict::Id;
 
@@ -156,7 +157,7 @@ impl Findings {
 
     /// Sorted by file and line, without duplicates.
     pub(super) fn sorted(mut self) -> Vec<Finding> {
-        self.found.sort_by_key(|(file, found)| (*file, found.line, found.importance));
+        self.found.order_by_key(|(file, found)| (*file, found.line, found.importance));
         let mut said = BTreeSet::new();
         self.found.retain(|(file, found)| {
             said.insert((*file, found.line, found.id, found.text.en.to_string()))

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use text::order::Ordered;
 
 use memchr::memchr_iter;
 use parking_lot::{Condvar, Mutex};
@@ -188,7 +189,7 @@ impl Backlog {
         state.spares.truncate(SPARES);
         drop(state);
         // Stable, so that the pieces of one stream stay in their order.
-        pieces.sort_by_key(|piece| piece.arrived);
+        pieces.order_by_key(|piece| piece.arrived);
         pieces
     }
 

@@ -20,6 +20,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use text::order::Ordered;
 
 use serde::{Deserialize, Serialize};
 
@@ -211,7 +212,7 @@ impl IndexWriter {
             .iter_mut()
             .filter_map(|known| Some((known.open.take()?, known.part.as_ref()?.1)))
             .collect();
-        pieces.sort_by_key(|(open, _)| open.after_ms);
+        pieces.order_by_key(|(open, _)| open.after_ms);
         let mut lines = std::mem::take(&mut self.names);
         for (Open { after_ms, at, bytes }, part) in pieces {
             let _ = writeln!(lines, "{after_ms} {part} {at} {bytes}");

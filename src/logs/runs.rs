@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use text::order::Ordered;
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -147,7 +148,7 @@ pub fn runs(base: &Path) -> io::Result<Vec<RunFolder>> {
             is_run.then(|| RunFolder::read(&entry.path())).flatten()
         })
         .collect();
-    runs.sort_by(|one, other| other.written.cmp(&one.written).then(one.id.cmp(&other.id)));
+    runs.order_by(|one, other| other.written.cmp(&one.written).then(one.id.cmp(&other.id)));
     Ok(runs)
 }
 

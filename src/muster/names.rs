@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use linux::deadline::begun;
 use linux::host::Host;
 use text::lang::{Text, cause};
+use text::order::Ordered;
 use text::text;
 
 /// Timeout of a question.
@@ -338,7 +339,7 @@ async fn question(resolver: &TokioResolver, name: &str) -> Result<Vec<IpAddr>, T
         Ok(Ok(found)) => {
             // The order of answers changes and mixes families; launchers expect IPv4 first.
             let mut found = distinct(found.iter().collect());
-            found.sort_by_key(IpAddr::is_ipv6);
+            found.order_by_key(IpAddr::is_ipv6);
             if found.is_empty() { Err(text!("no address", "没有地址")) } else { Ok(found) }
         }
     }

@@ -8,6 +8,7 @@
 use crate::one_of;
 use settings::LayoutRule;
 use text::lang::Text;
+use text::order::Ordered;
 use text::text;
 use verdict::{Id, Refusal};
 
@@ -305,7 +306,7 @@ fn refuse_nodes(problem: &LayoutProblem) -> Refusal {
 
 /// The few values closest to `wanted`, in rising order.
 fn nearest(wanted: u32, mut values: Vec<u32>) -> Vec<u32> {
-    values.sort_by_key(|value| (value.abs_diff(wanted), *value));
+    values.order_by_key(|value| (value.abs_diff(wanted), *value));
     values.truncate(NEAREST);
     values.sort_unstable();
     values

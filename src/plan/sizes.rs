@@ -13,6 +13,7 @@ use crate::layout::{LayoutProblem, Literal, Sizes, is_legal, rule_in_words};
 use crate::{Layout, Membership, Notes};
 use settings::arguments::GivenArgument;
 use settings::{LayoutRule, LayoutSettings, Program, Settings, Source};
+use text::order::Ordered;
 use text::text;
 use verdict::{Id, Refusal};
 
@@ -176,7 +177,7 @@ fn nearest_divisors(number: u32, size: u32) -> String {
     let small = (1_u32..).take_while(|one| one.checked_mul(*one).is_some_and(|it| it <= number));
     let small = small.filter(|one| number.is_multiple_of(*one));
     let mut divisors: Vec<u32> = small.flat_map(|one| [one, number / one]).collect();
-    divisors.sort_by_key(|one| (one.abs_diff(size), *one));
+    divisors.order_by_key(|one| (one.abs_diff(size), *one));
     divisors.dedup();
     divisors.truncate(SHOWN);
     divisors.sort_unstable();

@@ -36,6 +36,7 @@ use report::{Ending, files};
 use supervise::EndStep;
 use supervise::inject::RECORD;
 use text::lang::{Lang, Text, cause};
+use text::order::Ordered;
 use text::text;
 
 /// If the log files are written within this time, run.json is written only once.
@@ -382,7 +383,7 @@ pub(super) fn read_recorded(folder: &Path, plan: &Plan) -> Recorded {
         }
         recorded.files.push((name.to_owned(), bytes));
     }
-    records.sort_by_key(|record| record.rank);
+    records.order_by_key(|record| record.rank);
     if plan.membership.nnodes == 1 && plan.membership.task.is_none() && !records.is_empty() {
         let job = Job { records, world: Some(plan.world_size), stood_still: false };
         recorded.hang = Some(recorder::judge(&job)).filter(|hang| !hang.culprits.is_empty());

@@ -12,6 +12,7 @@ use logs::RunFolder;
 use monitor::socket::{self, Answer, Listener};
 use report::runs::view::refusal_of;
 use text::lang::{Text, cause};
+use text::order::Ordered;
 use text::text;
 use verdict::{Id, Refusal};
 
@@ -128,8 +129,8 @@ fn the_one(
 ) -> Result<RunningJob, NotOne> {
     let Found { jobs, mut refused, mut unheard, .. } = all()?;
     // The answers of the user's own agents are reported first.
-    refused.sort_by_key(|(agent, _)| agent.stranger().is_none());
-    unheard.sort_by_key(|(agent, _)| agent.stranger().is_none());
+    refused.order_by_key(|(agent, _)| agent.stranger().is_none());
+    unheard.order_by_key(|(agent, _)| agent.stranger().is_none());
     let (refused, unheard) = (refused.pop(), unheard.pop());
     let (mut meant, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_meant);
     // Another user may give its own job any name, or may have any number of jobs.

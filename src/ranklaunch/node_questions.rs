@@ -33,6 +33,7 @@ use report::line_view;
 use report::runs::view::{
     self, JobLines, JobStatus, LinesAsk, NodeLines, PackedStatus, View, ViewAsk,
 };
+use text::order::Ordered;
 use text::rank::GlobalRank;
 
 /// Time limit of a person's question to all nodes.
@@ -188,7 +189,7 @@ impl Nodes {
         let began = Instant::now();
         let asked = NodeQuestion::Stacks(selection.clone());
         let (mut nodes, unanswered) = self.ask::<NodeStacks>(&asked);
-        nodes.sort_by_key(|one| (one.job.node, one.job.ranks.first().copied()));
+        nodes.order_by_key(|one| (one.job.node, one.job.ranks.first().copied()));
         JobStacks {
             nodes,
             unanswered,

@@ -18,6 +18,7 @@ use monitor::history::{
 };
 use text::columns::table;
 use text::lang::{Lang, Text};
+use text::order::Ordered;
 use text::text;
 
 /// The files of `page/`, as build.rs has deflated them.
@@ -304,10 +305,10 @@ fn findings(job: &JobHistory) -> Vec<(&NodeHistory, &Finding)> {
     let nodes = job.nodes().iter();
     let mut all: Vec<_> =
         nodes.flat_map(|node| node.findings.iter().map(move |one| (node, one))).collect();
-    all.sort_by_key(|&(node, one)| (!one.is_grave, one.at, one.kind.as_str(), node.node));
+    all.order_by_key(|&(node, one)| (!one.is_grave, one.at, one.kind.as_str(), node.node));
     all.dedup_by_key(|&mut (_, one)| (one.at, one.kind.as_str(), &one.text, one.rank));
     all.truncate(MOST_FINDINGS);
-    all.sort_by_key(|&(_, one)| one.at);
+    all.order_by_key(|&(_, one)| one.at);
     all
 }
 

@@ -16,6 +16,7 @@ use diagnose::stacks::{
 };
 use monitor::socket::{Job, JobStacks, Unanswered};
 use text::lang::{Lang, Text, counted, leading};
+use text::order::Ordered;
 use text::ranges::listed;
 use text::rank::GlobalRank;
 use text::text;
@@ -55,7 +56,7 @@ impl Shown {
         let all =
             || stacks.nodes.iter().flat_map(|one| one.ranks.iter().map(move |rank| (rank, one)));
         let mut ranks: Vec<RankStacks> = all().map(|(rank, _)| rank.clone()).collect();
-        ranks.sort_by_key(|rank| rank.rank);
+        ranks.order_by_key(|rank| rank.rank);
         ranks.dedup_by_key(|rank| rank.rank);
         Shown { ranks, nodes: all().map(|(rank, one)| (rank.rank, one.job.node)).collect() }
     }
@@ -257,7 +258,7 @@ fn push_others(lines: &mut Lines, threads: &[ThreadStack]) {
         return;
     }
     let mut kinds: Vec<_> = kinds.into_iter().collect();
-    kinds.sort_by_key(|((_, state, _), count)| (*state == 'S', std::cmp::Reverse(*count)));
+    kinds.order_by_key(|((_, state, _), count)| (*state == 'S', std::cmp::Reverse(*count)));
     let mut words: Vec<String> = kinds
         .iter()
         .take(MOST)

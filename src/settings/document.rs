@@ -11,6 +11,7 @@ use super::refuse::{suggest, usage};
 use text::lang::{Text, spaced};
 use text::letters::{meant, meant_in_syntax, named};
 use text::nearest::nearest;
+use text::order::Ordered;
 use text::text;
 use verdict::Refusal;
 
@@ -113,7 +114,7 @@ impl<'a> Document<'a> {
                 value: value.get_ref(),
             })
             .collect();
-        entries.sort_by_key(|entry| entry.line);
+        entries.order_by_key(|entry| entry.line);
         entries
     }
 

@@ -12,6 +12,7 @@ pub mod lang;
 pub mod letters;
 pub mod mask;
 pub mod nearest;
+pub mod order;
 pub mod pattern;
 pub mod pickle;
 pub mod ranges;

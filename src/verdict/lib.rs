@@ -17,6 +17,7 @@ pub use ids::{Exit, Family, Id, Use, Usual, Where};
 pub use kinds::IdKind;
 use text::lang::Text;
 use text::letters;
+use text::order::Ordered;
 use text::text;
 pub use why::{AlsoFailed, Confidence, Owner, Retry, Victims, Why, code_by_cause};
 
@@ -189,7 +190,7 @@ impl From<Refusal> for Warning {
 pub fn by_importance(warnings: &[Warning]) -> Vec<&Warning> {
     let first = |id: Id| warnings.iter().position(|one| one.id == id);
     let mut ordered: Vec<&Warning> = warnings.iter().collect();
-    ordered.sort_by_key(|one| (one.id.is_advice(), !one.id.refuses_by_default(), first(one.id)));
+    ordered.order_by_key(|one| (one.id.is_advice(), !one.id.refuses_by_default(), first(one.id)));
     ordered
 }
 

@@ -21,6 +21,7 @@ use super::mismatch::{Differs, mismatch, pair_mismatch};
 use super::place::{Collective, Place, circles, collective_places, left_by_some, pair_places};
 use crate::Frame;
 use text::lang::Text;
+use text::order::Ordered;
 use text::ranges::listed;
 use verdict::Confidence;
 
@@ -152,7 +153,7 @@ pub fn judge(job: &Job) -> Hang {
     let wait = wait(job, &groups, &places);
     let stood = stood(job, &groups, &places, wait);
     let mut culprits = culprits(&groups, &places, stood);
-    culprits.sort_by_key(|(culprit, _)| (culprit.kind, culprit.rank));
+    culprits.order_by_key(|(culprit, _)| (culprit.kind, culprit.rank));
     culprits.dedup_by_key(|(culprit, _)| (culprit.kind, culprit.rank));
     let confidence = culprits.iter().map(|(_, confidence)| *confidence).min();
     let culprits: Vec<Culprit> = culprits.into_iter().map(|(culprit, _)| culprit).collect();
@@ -260,7 +261,7 @@ fn culprits(groups: &Groups<'_>, places: &[Place<'_>], stood: Stood) -> Vec<(Cul
         found.push((Culprit { frame, waited_at: None, ..culprit }, sure));
     }
     let mut by_since: Vec<&Place<'_>> = places.iter().collect();
-    by_since.sort_by_key(|place| place.since());
+    by_since.order_by_key(|place| place.since());
     for place in by_since {
         for rank in place.missing.iter().filter(|rank| !waits.contains(rank)) {
             let culprit = never_entered(groups, place, *rank);
@@ -462,7 +463,7 @@ pub fn late(records: &[RankRecord], world: Option<u32>, offsets: &BTreeMap<u32, 
         }
     }
     let mut worst: Vec<Late> = worst.into_values().collect();
-    worst.sort_by(|one, other| other.lost.total_cmp(&one.lost));
+    worst.order_by(|one, other| other.lost.total_cmp(&one.lost));
     worst
 }
 

@@ -5,6 +5,7 @@
 //! no rank from another.
 
 use std::collections::{BTreeMap, BTreeSet};
+use text::order::Ordered;
 
 use super::dump::{Entry, Tensors};
 use super::groups::Step;
@@ -116,7 +117,7 @@ type Class<'d> = (Vec<u32>, &'d Entry, String);
 
 /// Shows as much of the entries as distinguishes the sides.
 fn sides_of(mut classes: Vec<Class<'_>>) -> Vec<Side<'_>> {
-    classes.sort_by_key(|(ranks, ..)| (std::cmp::Reverse(ranks.len()), ranks.first().copied()));
+    classes.order_by_key(|(ranks, ..)| (std::cmp::Reverse(ranks.len()), ranks.first().copied()));
     let shown_by = |most: usize, both: bool| -> Vec<String> {
         classes.iter().map(|(_, entry, name)| shown(entry, name, most, both)).collect()
     };

@@ -19,6 +19,7 @@ use super::memory::Unread;
 use super::process::{self, ProcessStacks, ThreadStack};
 use super::python::{Frame, PythonStack};
 use linux::procfs::Process;
+use text::order::Ordered;
 use text::rank::{GlobalRank, LocalRank};
 
 /// A rank that runs.
@@ -111,7 +112,7 @@ pub fn collect(proc: &Path, ranks: &[RunningRank], time: Duration) -> Vec<RankSt
             found.push(unread(*rank, Unread::Late));
         }
     }
-    found.sort_by_key(|one| one.rank);
+    found.order_by_key(|one| one.rank);
     found
 }
 
@@ -171,7 +172,7 @@ pub fn grouped(ranks: &[RankStacks]) -> Vec<Group<'_>> {
         Some(Group { ranks: ranks.iter().map(|rank| rank.rank).collect(), shown })
     });
     let mut groups: Vec<Group<'_>> = groups.collect();
-    groups.sort_by_key(|group| (group.ranks.len(), group.shown.rank));
+    groups.order_by_key(|group| (group.ranks.len(), group.shown.rank));
     groups
 }
 

@@ -7,6 +7,7 @@
 //! `/proc/PID/maps` names the mapped files.
 
 use std::ops::Range;
+use text::order::Ordered;
 
 use super::memory::{Memory, Unread};
 
@@ -222,7 +223,7 @@ pub(super) fn candidates(maps: &str, executable: Option<&str>) -> Vec<Candidate>
         };
         found.push((place, Candidate { start: at.start, file: path.to_owned() }));
     }
-    found.sort_by_key(|(place, _)| *place);
+    found.order_by_key(|(place, _)| *place);
     found.into_iter().map(|(_, candidate)| candidate).collect()
 }
 

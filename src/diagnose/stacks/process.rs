@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use text::order::Ordered;
 
 use serde::{Deserialize, Serialize};
 
@@ -139,7 +140,7 @@ fn join(
     }
     // The first thread has a state of its own in each interpreter that it has made.
     let interpreter = |thread: &ThreadStack| thread.python.as_ref().map(|one| one.interpreter);
-    threads.sort_by_key(|thread| {
+    threads.order_by_key(|thread| {
         (thread.tid != Some(pid), thread.python.is_none(), interpreter(thread), thread.tid)
     });
     (threads, others.len().saturating_sub(room))

@@ -15,6 +15,7 @@ use super::{NodeEvidence, RankEvidence};
 use diagnose::Frame;
 use diagnose::recorder::{Collective, HangKind};
 use text::lang::Text;
+use text::order::Ordered;
 use verdict::Confidence;
 
 /// A rank that the others wait for.
@@ -180,7 +181,7 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         }
     }
     // A rank that has not come because it waits for a message may be a victim.
-    culprits.sort_by_key(|one| (one.kind, is_in_message(one), one.rank));
+    culprits.order_by_key(|one| (one.kind, is_in_message(one), one.rank));
     let places: Vec<_> = culprits.iter().map(|one| (one.node, one.rank)).collect();
     let is_link = culprits.iter().any(|one| one.kind == Kind::Link);
     let signs = signs(nodes, &of_nccl, &places, is_link);

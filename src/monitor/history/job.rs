@@ -8,6 +8,7 @@ use super::tracks::Millis;
 use super::{Attempt, NodeHistory, Verdict};
 use crate::steps::{Life, goodput, stood};
 use text::lang::Lang;
+use text::order::Ordered;
 use verdict::{Class, Id};
 
 /// A job, from the launchers whose files are known.
@@ -24,7 +25,7 @@ impl JobHistory {
     pub fn of(mut nodes: Vec<NodeHistory>) -> Option<JobHistory> {
         // Another node may send anything; no time of a run goes backwards.
         nodes.iter_mut().for_each(|node| node.ended = node.ended.max(node.began));
-        nodes.sort_by_key(|node| (node.node, node.task, std::cmp::Reverse(node.ended)));
+        nodes.order_by_key(|node| (node.node, node.task, std::cmp::Reverse(node.ended)));
         nodes.dedup_by_key(|node| (node.node, node.task));
         // The files of a resumed job may mix several runs; the newest run counts.
         let ledger = ledger(nodes.first()?, &nodes);

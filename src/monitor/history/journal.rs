@@ -9,6 +9,7 @@ use super::tracks::{Energy, Millis, Tracks};
 use super::{Finding, NodeHistory, Step, Words};
 use crate::steps::{Report, Steps};
 use text::lang::Lang;
+use text::order::Ordered;
 use text::text;
 
 /// The steps before the ranks run, by the names of their spans.
@@ -106,10 +107,10 @@ impl JournalReader {
         if let Some(run) = run {
             record::add(&mut history, run);
         }
-        history.attempts.sort_by_key(|attempt| attempt.number);
-        history.steps.sort_by_key(|steps| steps.attempt);
-        history.ranks.sort_by_key(|rank| (rank.attempt, rank.rank));
-        history.findings.sort_by_key(|one| one.at);
+        history.attempts.order_by_key(|attempt| attempt.number);
+        history.steps.order_by_key(|steps| steps.attempt);
+        history.ranks.order_by_key(|rank| (rank.attempt, rank.rank));
+        history.findings.order_by_key(|one| one.at);
         let last = history.attempts.last();
         history.cut_off = last.is_none_or(|last| last.verdict.is_none());
         if history.began == 0 {

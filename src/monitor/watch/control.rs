@@ -16,6 +16,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use crate::held;
 use linux::deadline::read_by;
+use text::order::Ordered;
 use text::rank::GlobalRank;
 
 /// The largest answer: a full flight recorder of torch has some 2000 entries of 1 KB.
@@ -175,7 +176,7 @@ pub(crate) fn asked(
     while let Ok(answer) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
         answers.push(answer);
     }
-    answers.sort_by(|(one, _), (other, _)| one.cmp(other));
+    answers.order_by(|(one, _), (other, _)| one.cmp(other));
     answers
 }
 

@@ -17,6 +17,7 @@ use super::node::{NodeReader, NodeReading, NodeSources, Parts, Reason};
 use super::recorders;
 use linux::deadline::with_deadline;
 use node::probe::NvmlGpu;
+use text::order::Ordered;
 use text::rank::{GlobalRank, LocalRank};
 
 /// The sample of one moment. In agent.jsonl it is an event of this form with the message `sampled`.
@@ -393,7 +394,7 @@ impl Readings {
             });
         let mut busy = since.network.grown(all.collect());
         busy.retain(|one| one.bytes > 0);
-        busy.sort_by_key(|one| std::cmp::Reverse(one.bytes));
+        busy.order_by_key(|one| std::cmp::Reverse(one.bytes));
         busy.truncate(INTERFACES);
         let row =
             |LinkGrowth { name: interface, rates: (received, sent), totals, .. }: LinkGrowth| {

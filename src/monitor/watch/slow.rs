@@ -20,6 +20,7 @@ use super::node::{NodeReader, NodeReading, NodeSources, Parts, Reason};
 use super::recorders::{Cut, Recorded, recorded};
 use crate::held;
 use diagnose::recorder::{Late, RankRecord, late};
+use text::order::Ordered;
 use text::rank::GlobalRank;
 
 /// The times of the looks.
@@ -173,7 +174,7 @@ fn late_in(samples: &[ClockedSample], world: Option<u32>) -> Vec<Late> {
             records.extend(one.record());
         }
     }
-    records.sort_by_key(|record| record.rank);
+    records.order_by_key(|record| record.rank);
     let doubt = samples.iter().map(|one| one.clock.doubt()).max().unwrap_or_default();
     let mut found = late(&records, world, &offsets);
     // The clocks of two nodes are compared.

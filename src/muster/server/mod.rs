@@ -34,6 +34,7 @@ use listener::{ConnectionEvent, EventReceiver, Listener, drain};
 use plan::Plan;
 use refusals::{declined, too_few_files};
 use text::lang::Text;
+use text::order::Ordered;
 use text::text;
 use verdict::{Id, Refusal};
 
@@ -114,7 +115,7 @@ pub async fn gather(
     };
     let (mut summaries, parked): (Vec<NodeSummary>, Vec<NodeSummary>) =
         there.into_iter().partition(|one| seats.is_empty() || seats.contains(&one.node));
-    summaries.sort_by_key(|one| seats.iter().position(|node| *node == one.node));
+    summaries.order_by_key(|one| seats.iter().position(|node| *node == one.node));
     let parked = parked.iter().map(|one| one.node).collect();
     if let Err(refusal) = compare::check_all(&summaries) {
         admission.refuse(&refusal).await;

@@ -4,6 +4,7 @@
 //! rank that its ranks see in one attempt. Pure functions, so that each attempt's seats follow from who is there.
 
 use std::collections::BTreeSet;
+use text::order::Ordered;
 
 use crate::protocol::NodeSummary;
 
@@ -26,7 +27,7 @@ pub(crate) fn seats(
     let enough = capacities.get(count.saturating_sub(1)).copied().unwrap_or(0);
     let had = |one: &NodeSummary| one.held.filter(|seat| *seat < nnodes);
     let mut order: Vec<&NodeSummary> = there.iter().collect();
-    order.sort_by_key(|one| {
+    order.order_by_key(|one| {
         let is_small = capacity(one) < enough;
         (one.node != leader, avoided.contains(&one.node), is_small, had(one).is_none(), one.node)
     });

@@ -290,7 +290,7 @@ impl Succession {
             let changed = self.shared.changed.notified();
             if let Some(next) = self.decision() {
                 // Its leader was lost before it could tell; who heard it may run ranks.
-                if let Ok(next) = serde_json::from_str(&next) {
+                if let Ok(next) = serde_json::from_slice(next.as_bytes()) {
                     self.learn(next);
                 }
                 self.look();

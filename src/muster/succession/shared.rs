@@ -110,7 +110,7 @@ impl Shared {
         let mut state = self.state.lock();
         let is_of_it = state.electorate.as_ref().is_some_and(|last| last.token == token);
         if let (true, Some(election), Ok(vote)) =
-            (is_of_it, &mut state.election, serde_json::from_str(vote))
+            (is_of_it, &mut state.election, serde_json::from_slice(vote.as_bytes()))
         {
             election.hear(from, vote);
             drop(state);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
+use text::order::Ordered;
 
 use serde::Serialize;
 
@@ -122,7 +123,7 @@ fn ports(host: &Host, device: &str) -> Vec<HcaPort> {
             })
         })
         .collect();
-    ports.sort_by_key(|port| port.number);
+    ports.order_by_key(|port| port.number);
     ports
 }
 
@@ -277,7 +278,7 @@ impl Counters {
             (by > 0).then(|| Growth { port: at.0.clone(), counter, by })
         });
         let mut grown: Vec<Growth> = grown.collect();
-        grown.sort_by_key(|one| std::cmp::Reverse(one.by));
+        grown.order_by_key(|one| std::cmp::Reverse(one.by));
         grown
     }
 }

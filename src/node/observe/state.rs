@@ -18,6 +18,7 @@ use linux::host::Host;
 use linux::procfs::is_shell;
 use linux::sys;
 use text::lang::{Text, cause};
+use text::order::Ordered;
 use text::text;
 
 /// The file system on which `folder` is or will be created. Hangs if its mount is dead.
@@ -170,7 +171,7 @@ fn unused_files(host: &Host) -> Vec<Leftover> {
     }
     let (used, hidden) = in_use(host);
     found.retain(|file| !used.contains(&file.name) && !hidden.contains(&file.uid));
-    found.sort_by(|one, other| one.name.cmp(&other.name));
+    found.order_by(|one, other| one.name.cmp(&other.name));
     found
 }
 

@@ -16,6 +16,7 @@ use node::observe::{Facts, Gpu, GpuFacts, VisibleGpu};
 use node::probe::GpuProcess;
 use settings::{LayoutRule, Settings};
 use text::lang::Text;
+use text::order::Ordered;
 use text::rank::LocalRank;
 use text::text;
 use verdict::{Id, Severity};
@@ -179,7 +180,7 @@ fn select(facts: &Facts, nproc: usize) -> (Vec<usize>, Text) {
     let idle: Vec<usize> = all.iter().copied().filter(|gpu| used(gpu) <= IDLE).collect();
     if idle.len() < nproc {
         let mut by_use = all;
-        by_use.sort_by_key(|gpu| if used(gpu) <= IDLE { 0 } else { used(gpu) });
+        by_use.order_by_key(|gpu| if used(gpu) <= IDLE { 0 } else { used(gpu) });
         by_use.truncate(nproc);
         by_use.sort_unstable();
         let count = idle.len();
@@ -206,7 +207,7 @@ fn select(facts: &Facts, nproc: usize) -> (Vec<usize>, Text) {
         });
     let mut chosen = node.map_or_else(|| idle.clone(), inside);
     let rails_decide = chosen.len() > nproc && chosen.iter().any(near) && !chosen.iter().all(near);
-    chosen.sort_by_key(|gpu| (!near(gpu), *gpu));
+    chosen.order_by_key(|gpu| (!near(gpu), *gpu));
     chosen.truncate(nproc);
     chosen.sort_unstable();
 

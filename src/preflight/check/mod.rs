@@ -18,6 +18,7 @@ use node::observe::Facts;
 use node::observe::gpu::FabricState;
 use settings::Need;
 use text::lang::Text;
+use text::order::Ordered;
 use verdict::{Id, Refusal, Severity, Usual, Verdict, Warning, Where};
 
 pub use finding::{CheckInput, Nodes, Reach, Tried};
@@ -63,7 +64,7 @@ fn judges() -> Vec<Judge> {
     let [gpus, limits, storage] = [gpus::JUDGES, limits::JUDGES, storage::JUDGES];
     let [network, software, nodes] = [network::JUDGES, software::JUDGES, nodes::JUDGES];
     let mut all = [gpus, limits, storage, network, software, nodes].concat();
-    all.sort_by_key(|(id, _)| *id);
+    all.order_by_key(|(id, _)| *id);
     all
 }
 

@@ -8,6 +8,7 @@ use super::finding::{CheckFinding, CheckInput, Judge, bad, hinted, info, ok, or,
 use crate::prepare::WriteProblem;
 use node::observe::{Folder, UsedFolder};
 use text::lang::{Text, bytes, cause};
+use text::order::Ordered;
 use text::text;
 use verdict::Id;
 
@@ -163,7 +164,7 @@ fn leftovers(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     let users: BTreeSet<u32> = left.iter().map(|file| file.uid).collect();
     let users = users.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let mut largest: Vec<_> = left.iter().collect();
-    largest.sort_by_key(|file| std::cmp::Reverse(file.bytes));
+    largest.order_by_key(|file| std::cmp::Reverse(file.bytes));
     // Any user may have named these files.
     let names: Vec<String> =
         largest.iter().take(SHOWN).map(|file| shown(Path::new(&file.name))).collect();

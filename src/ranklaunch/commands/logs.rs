@@ -32,6 +32,7 @@ use report::runs::lines::{Begin, RunLines, view};
 use report::runs::view::{LinesAsk, View, ViewAsk};
 use settings::cli::{Compare, LogsOf, Ps, Report, ReportFormat};
 use text::lang::{Lang, Text, cause};
+use text::order::Ordered;
 use text::run_id::RunId;
 use text::{pattern, text};
 use verdict::{Id, Refusal};
@@ -286,7 +287,7 @@ fn running(lang: Lang) -> Result<Vec<ShownJob>, Refusal> {
         let user = agent.stranger().map(users::named);
         shown.push(ShownJob { problem: Some(problem), user, ..of_agent(&agent) });
     }
-    shown.sort_by(|one, other| {
+    shown.order_by(|one, other| {
         let place = |job: &ShownJob| (!job.is_here, job.run_id.clone(), job.pid);
         place(one).cmp(&place(other))
     });

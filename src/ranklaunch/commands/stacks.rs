@@ -24,6 +24,7 @@ use report::runs::view::{refusal_of, silence};
 use report::stacks_view;
 use settings::cli::{Dump, ReportFormat, Stacks};
 use text::lang::{Lang, Text, cause, counted};
+use text::order::Ordered;
 use text::ranges::listed;
 use text::rank::GlobalRank;
 use text::text;
@@ -33,7 +34,7 @@ pub(crate) fn stacks(asked: &Stacks, lang: Lang) -> Result<i32, Refusal> {
     let wanted = numbers(asked)?;
     let mut job = running(asked.run.as_deref(), asked.log_dir.as_deref())?;
     // If the nodes do not know each other, the agent of that node has to be asked.
-    job.agents.sort_by_key(|(_, job)| Some(job.node) != wanted.node);
+    job.agents.order_by_key(|(_, job)| Some(job.node) != wanted.node);
     let selection = Selection { node: wanted.node, ranks: wanted.rank.into_iter().collect() };
     let found =
         collected(job, lang, |agent| match socket::ask(agent, &Ask::Stacks(selection.clone())) {

@@ -20,6 +20,7 @@ use logs::{
     numbered, run_of,
 };
 use text::lang::Text;
+use text::order::Ordered;
 use text::rank::GlobalRank;
 use text::text;
 use verdict::{Id, Refusal};
@@ -142,7 +143,7 @@ impl Named {
         }
         listed.sort();
         listed.retain(|log| self.seen.insert(log.id));
-        listed.sort_by(|one, other| one.path.cmp(&other.path));
+        listed.order_by(|one, other| one.path.cmp(&other.path));
         self.launchers.extend(listed.iter().filter_map(|log| own_folder(&log.path)));
         self.logs.extend(listed.into_iter().map(|log| LogFile {
             origin: origin(&log.path, folder),

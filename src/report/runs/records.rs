@@ -18,6 +18,7 @@ use diagnose::{Known, Node, Origin, Recorded, Survived};
 use linux::regular_file;
 use logs::{JOURNAL, RUN_JSON, holds_mark};
 use text::lang::{Text, cause};
+use text::order::Ordered;
 use text::rank::GlobalRank;
 use text::text;
 use verdict::Id;
@@ -280,7 +281,7 @@ impl OwnRecords {
             let one = told.iter().find(|(folder, _)| *folder == of).map(|(_, one)| one);
             one.is_some_and(|one| one.blames == Some(of.node))
         };
-        said.sort_by_key(|(of, _)| !is_of_the_cause(of));
+        said.order_by_key(|(of, _)| !is_of_the_cause(of));
         for (_, one) in said {
             match self.verdicts.iter_mut().find(|known| known.key == one.key) {
                 Some(known) => known.also.push((one.launcher.clone(), one.exit_code)),
@@ -319,7 +320,7 @@ impl OwnRecords {
         }
         let first = told.iter().find_map(|(_, one)| one.rank);
         let mut ends: Vec<&Seen> = told.iter().flat_map(|(_, one)| &one.ends).collect();
-        ends.sort_by(|one, other| {
+        ends.order_by(|one, other| {
             let place = |seen: &Seen| (Some(seen.rank) != first, seen.stopped);
             place(one).cmp(&place(other)).then_with(|| one.at.cmp(&other.at))
         });

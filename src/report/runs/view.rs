@@ -16,6 +16,7 @@ use monitor::socket::{Answer, Refused, Unanswered};
 use monitor::status::NodeStatus;
 use muster::{NoAnswer, Packed};
 use text::lang::{Text, cause};
+use text::order::Ordered;
 use text::{pattern, text};
 
 /// Time limit of one page.
@@ -116,7 +117,7 @@ impl JobStatus {
                 None => unanswered.push(Unanswered { who, why: NoAnswer::Unreadable.text() }),
             }
         }
-        nodes.sort_by_key(|node| node.run.as_ref().map(|run| (run.node, run.task)));
+        nodes.order_by_key(|node| node.run.as_ref().map(|run| (run.node, run.task)));
         (nodes, unanswered)
     }
 }

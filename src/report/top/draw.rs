@@ -14,6 +14,7 @@ use crate::ps_view::ago;
 use monitor::status::NodeStatus;
 use text::columns::{columns, start_within, wrapped};
 use text::lang::{Lang, Text};
+use text::order::Ordered;
 use text::rank::GlobalRank;
 use text::text;
 use verdict::Id;
@@ -177,7 +178,7 @@ fn findings(nodes: &[NodeStatus]) -> Vec<(&String, u64)> {
         }
     }
     // Events of the job come before remarks of the plan, whose ids have a dot.
-    all.sort_by_key(|(id, count)| (id.contains('.'), std::cmp::Reverse(*count)));
+    all.order_by_key(|(id, count)| (id.contains('.'), std::cmp::Reverse(*count)));
     all
 }
 
@@ -189,7 +190,7 @@ fn ranks(model: &mut Model, buffer: &mut Buffer, area: Rect) {
     let mut nodes: Vec<&NodeStatus> = model.nodes.iter().collect();
     let count = nodes.len();
     if count > most {
-        nodes.sort_by_key(|node| (node.standstill.is_none(), node.abnormal.is_empty()));
+        nodes.order_by_key(|node| (node.standstill.is_none(), node.abnormal.is_empty()));
         nodes.truncate(most);
     }
     let mut y = match nodes.as_slice() {

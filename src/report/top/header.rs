@@ -11,6 +11,7 @@ use linux::pace::clock;
 use monitor::status::{NodeStatus, Phase, ProgressStatus, RankState};
 use text::columns::columns;
 use text::lang::{Lang, Text};
+use text::order::Ordered;
 use text::text;
 
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
@@ -38,7 +39,7 @@ fn step_time(values: &[f64]) -> Option<f64> {
 
 fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
+    sorted.order_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()
 }
 

@@ -10,6 +10,7 @@ use crate::ps_view::{ago, gpu_use, phase};
 use monitor::status::{GpuStatus, NodeStatus, Phase, RankState, RankStatus, SlowStatus};
 use text::columns::columns;
 use text::lang::{Lang, Text};
+use text::order::Ordered;
 use text::text;
 
 /// A rank that has written nothing for this time may stand still.
@@ -389,7 +390,7 @@ impl Order {
     }
 
     pub(super) fn sort(self, rows: &mut [Row<'_>]) {
-        rows.sort_by(|one, other| {
+        rows.order_by(|one, other| {
             let of = |row: &Row<'_>| match self {
                 Order::Rank => 0.0,
                 Order::State => f64::from(row.rank.state as u8),

@@ -32,6 +32,7 @@ use linux::host::Host;
 use linux::own_executable;
 use linux::procfs::{self, Process};
 use text::mask::mask_args;
+use text::order::Ordered;
 
 impl Contract {
     /// Variables that torchrun sets for each worker, which are wrong in any other process. Its
@@ -191,7 +192,7 @@ fn of_volcano(host: &Host, platform: &Platform) -> Vec<Evidence> {
     }
     let mut counts = counts(host);
     // The first task of a job is its master by custom only.
-    counts.sort_by_key(|claim| claim.variable != "VC_MASTER_NUM");
+    counts.order_by_key(|claim| claim.variable != "VC_MASTER_NUM");
     let Some((first, rest)) = counts.split_first() else { return Vec::new() };
     let sum = (!rest.is_empty()).then(|| {
         let names: Vec<&str> = rest.iter().map(|claim| claim.variable.as_str()).collect();

@@ -3,6 +3,7 @@
 //! Every reader in this folder only marks parts, so the shown text differs from the original only
 //! in the marked parts.
 
+use crate::order::Ordered;
 use std::ops::Range;
 
 /// Text that is shown in place of a hidden value.
@@ -24,7 +25,7 @@ impl Spans {
 
     /// The text without its marked parts.
     pub(super) fn apply(mut self, text: &str) -> String {
-        self.hidden.sort_by_key(|span| (span.start, span.end));
+        self.hidden.order_by_key(|span| (span.start, span.end));
         let mut shown = String::with_capacity(text.len());
         let mut done = 0;
         let mut masked_to = None;

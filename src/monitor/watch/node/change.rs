@@ -11,6 +11,7 @@ use super::{GpuReading, GpuUse, NodeReading};
 use node::observe::Growth;
 use node::observe::gpu::THROTTLED;
 use text::lang::Text;
+use text::order::Ordered;
 use text::rank::GlobalRank;
 use text::text;
 
@@ -72,7 +73,7 @@ impl NodeChange {
     pub(crate) fn reasons_for(&self, rank: GlobalRank) -> Vec<&Reason> {
         let mut found: Vec<&Reason> =
             self.reasons.iter().filter(|reason| reason.concerns(rank)).collect();
-        found.sort_by_key(|reason| reason.ranks.is_empty());
+        found.order_by_key(|reason| reason.ranks.is_empty());
         found
     }
 }
@@ -135,7 +136,7 @@ impl Both<'_> {
             self.memory(&mut all, old, new);
             self.pressed(&mut all, [&old.pressure, &new.pressure], self.some(new), true);
         }
-        all.sort_by(|one, other| other.value.total_cmp(&one.value));
+        all.order_by(|one, other| other.value.total_cmp(&one.value));
         for reason in all {
             let same = |known: &Reason| known.kind == reason.kind && known.ranks == reason.ranks;
             if !found.iter().any(same) {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use text::order::Ordered;
 use text::rank::GlobalRank;
 
 /// All communicators of a job, as RAS knows them.
@@ -161,7 +162,7 @@ impl RasView {
         }
         let dead = &verdict.dead;
         verdict.unresponsive.retain(|rank| !dead.contains(rank));
-        verdict.behind.sort_by_key(|one| (std::cmp::Reverse(one.most - one.count), one.rank));
+        verdict.behind.order_by_key(|one| (std::cmp::Reverse(one.most - one.count), one.rank));
         verdict.behind.truncate(MOST_BEHIND);
         verdict
     }

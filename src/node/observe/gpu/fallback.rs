@@ -13,6 +13,7 @@ use crate::observe::rdma::pci_address;
 use crate::probe::{ProbeError, run_tool};
 use linux::host::Host;
 use text::lang::{Text, cause};
+use text::order::Ordered;
 use text::text;
 
 const PROC_GPUS: &str = "/proc/driver/nvidia/gpus";
@@ -118,7 +119,7 @@ fn proc_gpus(host: &Host) -> Vec<Gpu> {
 
 /// Numbers the GPUs in PCI order, as NVML does; GPUs with an unknown address come last, by minor.
 fn numbered(mut gpus: Vec<Gpu>) -> Vec<Gpu> {
-    gpus.sort_by_key(|gpu| (gpu.pci.is_none(), gpu.pci.clone(), gpu.minor));
+    gpus.order_by_key(|gpu| (gpu.pci.is_none(), gpu.pci.clone(), gpu.minor));
     for (index, gpu) in (0..).zip(&mut gpus) {
         gpu.index = index;
     }

@@ -11,6 +11,7 @@ use crate::probe::LIBRARIES;
 use linux::host::Host;
 use settings::contract::Field;
 use text::lang::Text;
+use text::order::Ordered;
 
 /// Whether a variable's value asks for GPUs.
 type Asks = fn(&Host, &str) -> bool;
@@ -325,7 +326,7 @@ fn numbered(names: &[String], name: &str) -> Vec<String> {
         rest.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
     };
     let mut found: Vec<String> = names.iter().filter(is_one).cloned().collect();
-    found.sort_by_key(|name| (name.len(), name.clone()));
+    found.order_by_key(|name| (name.len(), name.clone()));
     found
 }
 
