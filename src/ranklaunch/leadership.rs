@@ -80,32 +80,31 @@ impl Leadership {
         };
         let found = match self.known {
             Known::Told(leader, at) => Some(Found::Other { leader, at }),
+            // Nobody else can be elected, so the others wait for it, as without spares.
+            _ if !succession.can_go_on() && last.leader == 0 => return Ok(of_platform),
             Known::Before if last.leader == config.node => Some(Found::Me),
-            Known::Before if !succession.has_lost_leader() => {
-                // Those that go on are there already, or will soon be.
-                tokio::select! {
-                    at = succession.muster_of_leader(last.leader) => {
-                        Some(Found::Other { leader: last.leader, at })
-                    }
-                    () = succession.until_lost(last.leader, config.longest_silence()) => {
-                        self.elected(succession).await
+            Known::Nothing if succession.can_go_on() => succession.seek(self.deadline).await,
+            Known::Before if succession.has_lost_leader() && succession.can_go_on() => {
+                succession.seek(self.deadline).await
+            }
+            Known::Nothing if last.leader == config.node => Some(Found::Me),
+            // Those that go on are there already, or will soon be.
+            Known::Before | Known::Nothing => tokio::select! {
+                at = succession.muster_of_leader(last.leader) => {
+                    Some(Found::Other { leader: last.leader, at })
+                }
+                () = succession.until_lost(last.leader, config.longest_silence()) => {
+                    match succession.can_go_on() {
+                        true => succession.seek(self.deadline).await,
+                        false => None,
                     }
                 }
-            }
-            Known::Before | Known::Nothing => self.elected(succession).await,
+            },
         };
         match found {
             Some(Found::Me) => Ok(Leader::Me),
             Some(Found::Other { leader, at }) => Ok(Leader::Other { leader, at }),
             None => Err(self.cut_off(config, last.leader)),
-        }
-    }
-
-    /// None: nobody was elected in time, or nobody can be.
-    async fn elected(&self, succession: &Succession) -> Option<Found> {
-        match succession.can_go_on() {
-            true => succession.seek(self.deadline).await,
-            false => None,
         }
     }
 

@@ -352,6 +352,22 @@ fn two_nodes_end_with_node_0() {
     assert!(one.err.contains("the agent of node 0") && one.err.contains("died"), "{}", one.err);
 }
 
+/// Two of four nodes came: they start again together, although nobody could be elected.
+#[test]
+fn two_nodes_start_again_without_an_election() {
+    let job = Job { options: &["--max-restarts", "3"], ..Job::new() };
+    let nodes = job.nodes(0..2);
+    job.running(0);
+    job.write("fail-0-1");
+    assert_eq!(job.running(1), job.all_seats());
+    job.write("fail-1-0");
+    assert_eq!(job.running(2), job.all_seats());
+    job.write("end");
+    for node in nodes {
+        node.wait().expect_code(0).expect_nothing_left();
+    }
+}
+
 /// What can have no spares is refused before anything starts.
 #[test]
 fn impossible_spares_are_refused_before_the_launch() {
