@@ -239,7 +239,6 @@ async fn hold_muster(
     let resigns = next.is_some_and(|next| next.leader_resigns);
     let mut leadership = Leadership::new(&config, resigns);
     loop {
-        config.wait_timeout = leadership.left();
         let found = match leadership.find(&config).await {
             Ok(found) => found,
             Err(ending) => return Ok(Mustered::Over(ending)),
@@ -278,7 +277,10 @@ async fn hold_muster(
             follow(context, facts, &config, &summary, next).await
         };
         match mustered? {
-            Mustered::Elsewhere(found) => leadership.moved(found),
+            Mustered::Elsewhere(found) => {
+                leadership.moved(found);
+                config.wait_timeout = leadership.left();
+            }
             other => return Ok(other),
         }
     }

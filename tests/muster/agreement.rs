@@ -90,7 +90,7 @@ fn each_node_plans_once_per_scope() {
     for (node, ended) in (0..).zip(ended) {
         let ended = ended.expect_code(0);
         let after = match node {
-            0 => "ForAll { fewest: 2, heads: None }",
+            0 => "ForAll { fewest: 2, heads: None, seat: None }",
             _ => "Agreed { nproc: 2, heads: None, seat: None }",
         };
         assert_eq!(scopes(&ended, node), ["Alone", after], "node {node}");
