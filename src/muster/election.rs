@@ -128,9 +128,14 @@ impl Election {
         self.voters.get(place).copied()
     }
 
+    /// Whether there is no leader yet, or this node gathers as one.
+    pub(crate) fn is_open(&self) -> bool {
+        self.stance == Stance::Open
+    }
+
     /// Time has passed in which each voter could answer.
     pub(crate) fn tick(&mut self) {
-        if self.stance != Stance::Open {
+        if !self.is_open() {
             return;
         }
         self.paxos.tick();

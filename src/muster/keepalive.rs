@@ -244,14 +244,21 @@ pub(crate) struct Sight {
     /// Whether a closed port proves a death.
     proves: bool,
     lives: bool,
-    /// The peer timeout.
-    longest: Duration,
+    /// How long a peer that lives may take to come back, and one that does not answer.
+    longest: [Duration; 2],
 }
 
 impl Sight {
     /// `was_reached`: the port was reached before; otherwise a firewall may be the reason why it is closed.
     pub(crate) fn new(was_reached: bool, cut: Cut, longest: Duration) -> Sight {
+        let longest = [longest, UNANSWERED.min(longest)];
         Sight { proves: was_reached && cut == Cut::Closed, lives: false, longest }
+    }
+
+    /// The same for a peer that does not come back: only whether it died is of interest.
+    pub(crate) fn of_lost(was_reached: bool, cut: Cut) -> Sight {
+        let longest = [Duration::ZERO, UNANSWERED];
+        Sight { longest, ..Sight::new(was_reached, cut, UNANSWERED) }
     }
 
     /// The way in which the peer was lost, judged by the answer that came `after` the cut. None: the peer may come
@@ -264,19 +271,19 @@ impl Sight {
             Port::Closed if self.proves => return Some(Loss::Died),
             Port::Closed | Port::Unanswered => {}
         }
-        let limit = if self.lives { self.longest } else { UNANSWERED.min(self.longest) };
+        let [living, unanswered] = self.longest;
+        let limit = if self.lives { living } else { unanswered };
         (after >= limit).then_some(Loss::Cut)
     }
 
-    /// Dials the peer's port until it is lost.
-    pub(crate) async fn look(mut self, peer: SocketAddr) -> Loss {
+    /// Dials the peer's port until the peer is lost; without a port it does not answer.
+    pub(crate) async fn until_lost(mut self, peer: Option<SocketAddr>) -> Loss {
         let cut = Instant::now();
         loop {
-            let found = port(peer).await;
-            // A peer that lives has cut the connection, and does not take it up again.
-            if self.lives {
-                return Loss::Cut;
-            }
+            let found = match peer {
+                Some(peer) => port(peer).await,
+                None => Port::Unanswered,
+            };
             if let Some(loss) = self.judge(found, cut.elapsed()) {
                 return loss;
             }

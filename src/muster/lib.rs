@@ -9,6 +9,9 @@
 //!
 //! Node 0 is the centre of a star. It listens on the master port until all nodes have arrived, closes the listener and
 //! keeps the connections. torchrun then binds the same port beside them, so no second port must be free or open.
+//!
+//! In a job with spares another node leads once node 0 is lost ([`Succession`]). Then what is said here of node 0 is the part
+//! of that leader, which listens on any free port.
 
 #![deny(unsafe_code)]
 

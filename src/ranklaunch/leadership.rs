@@ -46,11 +46,13 @@ impl Leadership {
     /// `leader_resigns`: the one that led is no place for the next attempt.
     pub(super) fn new(config: &Config, leader_resigns: bool) -> Leadership {
         let (waits, succession) = (config.wait_timeout, config.succession.as_ref());
-        let resigns = leader_resigns && succession.is_some_and(Succession::can_go_on);
-        if let Some(succession) = succession.filter(|_| resigns) {
-            succession.leaves_the_lead();
+        let resigned = succession.filter(|one| leader_resigns && one.can_go_on());
+        if let Some(succession) = resigned
+            && succession.electorate().is_some_and(|last| last.leader == config.node)
+        {
+            succession.rest();
         }
-        let known = if resigns { Known::Nothing } else { Known::Before };
+        let known = if resigned.is_some() { Known::Nothing } else { Known::Before };
         Leadership { deadline: Instant::now() + waits, waits, known }
     }
 
@@ -78,26 +80,23 @@ impl Leadership {
                 Known::Before | Known::Nothing => of_platform,
             });
         };
+        let can_go_on = succession.can_go_on();
         let found = match self.known {
             Known::Told(leader, at) => Some(Found::Other { leader, at }),
             // Nobody else can be elected, so the others wait for it, as without spares.
-            _ if !succession.can_go_on() && last.leader == 0 => return Ok(of_platform),
-            Known::Before if last.leader == config.node => Some(Found::Me),
-            Known::Nothing if succession.can_go_on() => succession.seek(self.deadline).await,
-            Known::Before if succession.has_lost_leader() && succession.can_go_on() => {
+            _ if !can_go_on && last.leader == 0 => return Ok(of_platform),
+            Known::Nothing if can_go_on => succession.seek(self.deadline).await,
+            _ if last.leader == config.node => Some(Found::Me),
+            Known::Before if can_go_on && succession.has_lost_leader() => {
                 succession.seek(self.deadline).await
             }
-            Known::Nothing if last.leader == config.node => Some(Found::Me),
             // Those that go on are there already, or will soon be.
             Known::Before | Known::Nothing => tokio::select! {
                 at = succession.muster_of_leader(last.leader) => {
                     Some(Found::Other { leader: last.leader, at })
                 }
                 () = succession.until_lost(last.leader, config.longest_silence()) => {
-                    match succession.can_go_on() {
-                        true => succession.seek(self.deadline).await,
-                        false => None,
-                    }
+                    if can_go_on { succession.seek(self.deadline).await } else { None }
                 }
             },
         };

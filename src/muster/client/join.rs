@@ -257,10 +257,9 @@ impl Search<'_> {
                     let clock_offset = behind(wall, asked_wall, way);
                     let alive = connection.open_port();
                     let last = self.last();
-                    sent = Some(NodeSummary { clock_offset, alive, last, ..self.summary.clone() });
-                    if let Some(summary) = sent.clone() {
-                        connection.send(&FromMember::Summary(Box::new(summary))).await;
-                    }
+                    let summary = NodeSummary { clock_offset, alive, last, ..self.summary.clone() };
+                    sent = Some(summary.clone());
+                    connection.send(&FromMember::Summary(Box::new(summary))).await;
                 }
                 Ok(FromNode0::Agreed { agreement, differences, said, resume, electorate }) => {
                     let electorate = electorate.map(|one| seen_from_here(one, peer));
@@ -442,17 +441,13 @@ pub enum Unparked {
 impl Parked {
     /// Waits until a seat may be free or the job has ended.
     pub async fn wait(mut self) -> Unparked {
-        let (succession, longest) =
-            (self.connection.config.succession.clone(), self.connection.config.peer_timeout);
+        let succession = self.connection.config.succession.clone();
         let leader = succession.as_ref().and_then(Succession::leaders_place);
         // A port that was never reached proves nothing later.
-        let was_reached = async {
-            match leader {
-                Some(leader) => port(leader).await == Port::Open,
-                None => false,
-            }
+        let was_reached = match leader {
+            Some(leader) => port(leader).await == Port::Open,
+            None => false,
         };
-        let was_reached = was_reached.await;
         let unparked = loop {
             match self.connection.next().await {
                 Ok(FromNode0::AllDone) => break Unparked::AllDone,
@@ -463,9 +458,9 @@ impl Parked {
                 Err(lost) => {
                     let loss = match (&lost, leader) {
                         (ChannelError::Silent, _) | (_, None) => lost.loss(),
-                        (_, Some(leader)) => {
-                            let sight = Sight::new(was_reached, Cut::from(&lost), longest);
-                            sight.look(leader).await
+                        (error, leader) => {
+                            let sight = Sight::of_lost(was_reached, Cut::from(error));
+                            sight.until_lost(leader).await
                         }
                     };
                     break Unparked::Lost(loss);

@@ -14,14 +14,12 @@ use super::compare;
 use super::listener::{
     Arrival, ConnectionEvent, ConnectionId, EventReceiver, FrameSender, Listener, drain,
 };
-use super::refusals::{
-    Absence, Rejected, Say, cannot_listen, declined, duplicate, wrong_count, wrong_job,
-    wrong_purpose, wrong_rank,
-};
+use super::refusals::{Absence, Misfit, Rejected, Say, cannot_listen, declined, duplicate, misfit};
 use super::registry::Registry;
+use super::voting::Told;
 use crate::foreign::ForeignAction;
 use crate::keepalive::{Heartbeat, millis, now};
-use crate::protocol::{Electorate, FromMember, FromNode0, Last, NodeSummary, Purpose, ResumePoint};
+use crate::protocol::{FromMember, FromNode0, NodeSummary, Purpose, ResumePoint};
 use crate::session::{Config, Seating};
 use crate::succession::{ALONE, Succession};
 use text::lang::Text;
@@ -51,33 +49,6 @@ pub enum Change {
     Alone(Text),
     /// Another node leads, or may: this one, which gathers there, or one that has to be looked for.
     Elsewhere(Option<(u32, SocketAddr)>),
-}
-
-/// What the last agreement of a node that joins means for this leader.
-enum Told {
-    /// The job went on without this leader.
-    Newer,
-    /// The node has missed this one, on which it has a vote.
-    Missed(Box<Electorate>),
-    /// It has a vote on what follows.
-    Votes,
-    Nothing,
-}
-
-impl Told {
-    fn of(succession: &Succession, node: u32, theirs: &Last) -> Told {
-        let Some(own) = succession.electorate() else { return Told::Nothing };
-        let Last { electorate, votes } = theirs;
-        if electorate.attempt > own.attempt {
-            Told::Newer
-        } else if electorate.token == own.token {
-            if *votes { Told::Votes } else { Told::Nothing }
-        } else if electorate.attempt < own.attempt && own.voters.contains(&node) {
-            Told::Missed(Box::new(own))
-        } else {
-            Told::Nothing
-        }
-    }
 }
 
 /// A new node whose rank is taken, until the earlier node has answered.
@@ -299,41 +270,34 @@ impl Admission {
             return Ok(Change::None);
         }
         let (node, from, theirs) = (hello.node, *from, &hello.key);
-        let refuse = |refusal: Refusal| {
-            out.send(&FromNode0::Refuse(refusal.clone()));
-            refusal
-        };
-        if self.config.key().is_of_other_job(theirs) {
-            let Refusal { hint, .. } = refuse(wrong_job(&self.config, hello));
-            let host = &hello.hostname;
-            let Text { en, zh } = theirs.text();
-            let line = text!(
-                "{host} ({from}) belongs to {en}: rejected",
-                "{host}（{from}）属于{zh}：拒绝其加入"
-            );
-            self.rejected.name(from, line, hint, say);
-            return Ok(Change::None);
-        }
-        if hello.purpose == Purpose::Succession && self.config.seating.spares > 0 {
+        let is_leader = hello.purpose == Purpose::Succession && self.config.seating.spares > 0;
+        if is_leader && !self.config.key().is_of_other_job(theirs) {
             self.leaders.insert(arrival.id, (node, from, arrival.out));
             return Ok(Change::None);
         }
-        if hello.purpose != self.config.purpose {
-            refuse(wrong_purpose(self.config.purpose));
-            return Ok(Change::None);
-        }
-        if node == self.config.leader
-            || node >= theirs.nnodes.saturating_add(self.config.seating.spares)
-        {
-            let refusal = refuse(wrong_rank(&self.config, hello, from));
-            self.rejected.name(from, refusal.text, refusal.hint, say);
+        if let Some((misfit, refusal)) = misfit(&self.config, hello, from) {
+            out.send(&FromNode0::Refuse(refusal.clone()));
+            match misfit {
+                Misfit::Job => {
+                    let host = &hello.hostname;
+                    let Text { en, zh } = theirs.text();
+                    let line = text!(
+                        "{host} ({from}) belongs to {en}: rejected",
+                        "{host}（{from}）属于{zh}：拒绝其加入"
+                    );
+                    self.rejected.name(from, line, refusal.hint, say);
+                }
+                Misfit::Purpose => {}
+                Misfit::Rank => self.rejected.name(from, refusal.text, refusal.hint, say),
+                // The node's job has the same id as ours.
+                Misfit::Count => {
+                    self.seen.insert(node, (from, Instant::now()));
+                    return Err(refusal);
+                }
+            }
             return Ok(Change::None);
         }
         self.seen.insert(node, (from, Instant::now()));
-        // The node's job has the same id as ours.
-        if theirs.nnodes != self.config.nnodes {
-            return Err(refuse(wrong_count(&self.config, hello)));
-        }
         if let Some(earlier) = self.registry.get(node) {
             earlier.send(&FromNode0::Ping);
             let until = Instant::now() + CHALLENGE;

@@ -12,21 +12,19 @@ mod refusals;
 mod registry;
 mod run;
 mod seating;
+mod voting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::election::voters;
 use crate::net::second_port;
-use crate::protocol::{
-    Agreement, Decide, Difference, Electorate, FromNode0, NodeSummary, PLACES, Tally,
-};
+use crate::protocol::{Agreement, Decide, Difference, FromNode0, NodeSummary, Tally};
 use crate::session::{Config, Session};
 use admission::{Admission, Change};
 use linux::pace::Lines;
@@ -202,7 +200,8 @@ impl Gathered {
         let Gathered { mut admission, seats: _, summaries, parked, differences } = self;
         let point = admission.resume_point(agreement.master_port);
         let nodes = agreement.nodes();
-        let electorate = admission.electorate(&agreement, &parked, tally);
+        let Admission { config, registry, .. } = &admission;
+        let electorate = voting::electorate(config, registry, &agreement, &parked, tally);
         let accepted = match compare::check_exact(&summaries, agreement.nproc) {
             Ok(()) => {
                 let said = admission.own.warnings.clone();
@@ -251,48 +250,6 @@ impl Gathered {
         let job = run::Job { config, own, registry, running, resume, decide };
         let session = Session::start((leader, leader), nodes, |ends| run::run(job, events, ends));
         Ok(Settled::Session(session))
-    }
-}
-
-impl Admission {
-    /// Who votes on what follows the agreement, and where the others find each other; None: the job has no spares.
-    fn electorate(
-        &self,
-        agreement: &Agreement,
-        parked: &[u32],
-        tally: Tally,
-    ) -> Option<Electorate> {
-        let (leader, succession) = (self.config.leader, self.config.succession.as_ref()?);
-        let seats = agreement.seats.clone();
-        let mut order = vec![leader];
-        let rest = seats.iter().chain(parked).copied();
-        order.extend(rest.filter(|node| *node != leader));
-        let reached: Vec<IpAddr> = self.registry.iter().filter_map(|(_, one)| one.at).collect();
-        let own = reached.iter().find(|at| !at.is_loopback()).or(reached.first()).copied()?;
-        let place = |node: &u32| {
-            if *node == leader {
-                return Some((*node, SocketAddr::new(own, succession.port())));
-            }
-            let member = self.registry.get(*node)?;
-            // A launcher on this host has the address of this host for all others.
-            let from = Some(member.from.ip()).filter(|from| !from.is_loopback()).unwrap_or(own);
-            Some((*node, SocketAddr::new(from, member.alive?)))
-        };
-        let places: BTreeMap<u32, SocketAddr> =
-            order.iter().take(PLACES).filter_map(place).collect();
-        order.retain(|node| places.contains_key(node));
-        order.truncate(voters(order.len()));
-        Some(Electorate {
-            token: linux::random::hex::<16>().ok()?,
-            attempt: agreement.attempt,
-            leader,
-            voters: order,
-            seats,
-            places,
-            tally,
-            run_id: agreement.run_id.clone(),
-            timestamp: agreement.timestamp.clone(),
-        })
     }
 }
 

@@ -70,7 +70,7 @@ pub(crate) fn duplicate(
 }
 
 /// The refusal for a node of another job.
-pub(crate) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
+fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
     let (ours, theirs) = (config.key(), &hello.key);
     if (&ours.job, ours.port) == (&theirs.job, theirs.port) {
         return wrong_count(config, hello);
@@ -91,7 +91,7 @@ pub(crate) fn wrong_job(config: &Config, hello: &Hello) -> Refusal {
 }
 
 /// The refusal for a node with another node count.
-pub(crate) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
+fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
     let Hello { node, key, hostname, .. } = hello;
     let (ours, theirs) = (config.nnodes, key.nnodes);
     let (Text { en: who, zh: who_zh }, all) = (config.unit.named(*node), config.unit.plural());
@@ -108,6 +108,35 @@ pub(crate) fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
             "请为同一任务的所有节点指定相同的 WORLD_SIZE 或 --nnodes，并为每个任务使用各自的 Master 端口"
         ),
     )
+}
+
+/// In what a node does not fit the job of this leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Misfit {
+    Job,
+    Purpose,
+    Rank,
+    Count,
+}
+
+/// The first thing in which a node does not fit, by its greeting, and its refusal.
+pub(crate) fn misfit(
+    config: &Config,
+    hello: &Hello,
+    from: SocketAddr,
+) -> Option<(Misfit, Refusal)> {
+    let Hello { node, key, purpose, .. } = hello;
+    if config.key().is_of_other_job(key) {
+        Some((Misfit::Job, wrong_job(config, hello)))
+    } else if *purpose != config.purpose {
+        Some((Misfit::Purpose, wrong_purpose(config.purpose)))
+    } else if *node == config.leader || *node >= key.nnodes.saturating_add(config.seating.spares) {
+        Some((Misfit::Rank, wrong_rank(config, hello, from)))
+    } else if key.nnodes != config.nnodes {
+        Some((Misfit::Count, wrong_count(config, hello)))
+    } else {
+        None
+    }
 }
 
 /// The refusal for a node that comes while a job without an id runs, with another program.
@@ -131,7 +160,7 @@ pub(crate) fn other_program(config: &Config, own: &NodeSummary, other: &NodeSumm
 }
 
 /// The refusal for a node rank beyond the node count.
-pub(crate) fn wrong_rank(config: &Config, hello: &Hello, from: SocketAddr) -> Refusal {
+fn wrong_rank(config: &Config, hello: &Hello, from: SocketAddr) -> Refusal {
     let (nnodes, host) = (config.nnodes, &hello.hostname);
     let Text { en: who, zh: who_zh } = config.unit.named(hello.node);
     let who_zh = spaced(&who_zh);
@@ -147,7 +176,7 @@ pub(crate) fn wrong_rank(config: &Config, hello: &Hello, from: SocketAddr) -> Re
 
 /// The refusal for another purpose. Its id makes the node try again, since the launch may follow
 /// a check.
-pub(crate) fn wrong_purpose(ours: Purpose) -> Refusal {
+fn wrong_purpose(ours: Purpose) -> Refusal {
     let word = if ours == Purpose::Run { "run" } else { "check" };
     Refusal::with(
         Verdict::Muster,

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::listener::{Arrival, ConnectionId, FrameSender};
-use crate::keepalive::{AGAIN, Cut, Port, Sight, port};
+use crate::keepalive::{Cut, Port, Sight, port};
 use crate::protocol::{FromNode0, Loss, Memory, Seat, channel};
 
 #[derive(Debug)]
@@ -185,20 +185,8 @@ impl Away {
     /// Waits for a member whose connection was cut, for at most `longest`.
     pub(crate) fn wait_for(&mut self, node: u32, member: Member, how: Cut, longest: Duration) {
         let peer = alive(&member);
-        let mut sight = Sight::new(self.reached.contains(&node), how, longest);
-        let task = self.tasks.spawn(async move {
-            let cut = Instant::now();
-            loop {
-                let port = match peer {
-                    Some(peer) => port(peer).await,
-                    None => Port::Unanswered,
-                };
-                if let Some(loss) = sight.judge(port, cut.elapsed()) {
-                    return Found::Lost(node, loss);
-                }
-                sleep(AGAIN).await;
-            }
-        });
+        let sight = Sight::new(self.reached.contains(&node), how, longest);
+        let task = self.tasks.spawn(async move { Found::Lost(node, sight.until_lost(peer).await) });
         self.members.insert(node, (member, task));
     }
 

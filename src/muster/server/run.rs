@@ -11,9 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use super::admission::Resume;
 use super::compare::check_node;
 use super::listener::{Arrival, ConnectionEvent, EventReceiver, drain};
-use super::refusals::{
-    duplicate, other_program, wrong_count, wrong_job, wrong_purpose, wrong_rank,
-};
+use super::refusals::{duplicate, misfit, other_program};
 use super::registry::{Away, Member, Registry};
 use crate::keepalive::{Cut, Heartbeat, Pause, UNANSWERED, millis, now};
 use crate::protocol::{
@@ -233,21 +231,12 @@ impl Run {
             return;
         }
         let earlier = self.job.registry.get(node).map(|one| (one.hostname.as_str(), one.from));
-        let refusal = if config.key().is_of_other_job(&hello.key) {
-            Some(wrong_job(config, hello))
-        } else if hello.purpose != config.purpose {
-            Some(wrong_purpose(config.purpose))
-        } else if node == config.leader
-            || node >= hello.key.nnodes.saturating_add(config.seating.spares)
-        {
-            Some(wrong_rank(config, hello, arrival.from))
-        } else if hello.key.nnodes != config.nnodes {
-            Some(wrong_count(config, hello))
-        } else {
-            // The earlier one may be dead without anybody knowing: this one tries again.
-            let again = |two: Refusal| Refusal { id: Id::MusterAttempt, ..two };
-            earlier.map(|one| again(duplicate(config.unit, one, hello, arrival.from)))
-        };
+        let refusal =
+            misfit(config, hello, arrival.from).map(|(_, refusal)| refusal).or_else(|| {
+                // The earlier one may be dead without anybody knowing: this one tries again.
+                let again = |two: Refusal| Refusal { id: Id::MusterAttempt, ..two };
+                earlier.map(|one| again(duplicate(config.unit, one, hello, arrival.from)))
+            });
         if let Some(refusal) = refusal {
             arrival.out.send(&FromNode0::Refuse(refusal));
             return;

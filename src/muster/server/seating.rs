@@ -4,9 +4,9 @@
 //! rank that its ranks see in one attempt. Pure functions, so that each attempt's seats follow from who is there.
 
 use std::collections::BTreeSet;
-use text::order::Ordered;
 
 use crate::protocol::NodeSummary;
+use text::order::Ordered;
 
 /// The node of each seat. `there`: at least as many as there are seats. The leader has seat 0, since the others
 /// meet there.

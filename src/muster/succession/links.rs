@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::net::connect;
-use crate::protocol::{Channel, FromMember, FromNode0, Hello, JobKey, Leads, Secret, handshake};
+use crate::protocol::{Channel, FromMember, FromNode0, Hello, Leads, Purpose, Secret, handshake};
 
 /// Time limit of a question or of one frame.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -25,8 +25,9 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    pub(super) fn key(&self) -> &JobKey {
-        &self.hello.key
+    /// Whether a connection of this job came for that.
+    pub(super) fn is_asked(&self, theirs: &Hello, purpose: Purpose) -> bool {
+        theirs.purpose == purpose && !self.hello.key.is_of_other_job(&theirs.key)
     }
 
     async fn open(&self, place: SocketAddr) -> Option<Channel<FromNode0>> {

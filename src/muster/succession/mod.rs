@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::net::connect;
+use crate::keepalive::{Port, port};
 use crate::protocol::{Electorate, Hello, Last, Secret};
 use crate::server::listener::Listener;
 use links::Caller;
@@ -37,9 +37,8 @@ const ASK: Duration = Duration::from_millis(500);
 const DECIDES: Duration = Duration::from_secs(20);
 /// Time in which a leader without a majority looks for one, and for which it leaves the lead to others then.
 pub(crate) const ALONE: Duration = Duration::from_secs(20);
-/// Pause between two looks at the leader's listener, and the time limit of one.
+/// Pause between two looks at the leader's listener.
 const LOOKS: Duration = Duration::from_millis(100);
-const LOOK: Duration = Duration::from_secs(1);
 /// Looks in a row that find it closed.
 const CLOSED: u32 = 3;
 
@@ -85,8 +84,8 @@ impl Succession {
             stirred: Notify::new(),
             changed: Notify::new(),
         });
-        let task = tokio::spawn(serve::serve(Arc::clone(&shared), listener, events));
-        Ok(Succession { shared, _serving: Arc::new(Task(task.abort_handle())) })
+        let serving = Task::of(serve::serve(Arc::clone(&shared), listener, events));
+        Ok(Succession { shared, _serving: Arc::new(serving) })
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -125,8 +124,7 @@ impl Succession {
             (state.gathers, state.telling) = (None, None);
         }
         if !leads && self.shared.me == 0 {
-            let task = tokio::spawn(tells::answer_all(Arc::downgrade(&self.shared)));
-            state.telling = Some(Task(task.abort_handle()));
+            state.telling = Some(Task::of(tells::answer_all(Arc::downgrade(&self.shared))));
         }
         state.rests_until = None;
     }
@@ -186,8 +184,7 @@ impl Succession {
         let mut state = self.shared.state.lock();
         (state.gathers, state.gathered) = (Some(port), Some(port));
         if self.shared.me != 0 {
-            let task = tokio::spawn(tells::tell_all(Arc::downgrade(&self.shared)));
-            state.telling = Some(Task(task.abort_handle()));
+            state.telling = Some(Task::of(tells::tell_all(Arc::downgrade(&self.shared))));
         }
     }
 
@@ -196,14 +193,11 @@ impl Succession {
         let mut state = self.shared.state.lock();
         (state.runs, state.gathers, state.telling) = (false, None, None);
         state.is_leaderless = true;
+        // Nobody else will be preferred.
+        let stands = state.is_next(self.shared.me) && !state.rests();
         if let Some(election) = &mut state.election {
             election.look();
-            // Nobody else will be preferred.
-            let lost = state.electorate.as_ref().map(|last| (last.leader, last.voters.get(1)));
-            if matches!(lost, Some((_, Some(first))) if *first == self.shared.me)
-                && state.rests_until.is_none_or(|until| until <= Instant::now())
-                && let Some(election) = &mut state.election
-            {
+            if stands {
                 election.stand();
             }
         }
@@ -211,27 +205,17 @@ impl Succession {
         self.shared.stirred.notify_one();
     }
 
-    /// Another node is to lead, for some time.
-    pub fn leaves_the_lead(&self) {
-        let mut state = self.shared.state.lock();
-        if state.leads(self.shared.me) {
-            state.rests_until = Some(Instant::now() + ALONE);
-        }
-    }
-
-    /// As a leader: too few voters are here, and those that are missing may have another leader.
-    pub(crate) fn rest(&self) {
-        let mut state = self.shared.state.lock();
-        state.rests_until = Some(Instant::now() + ALONE);
+    /// Leaves the lead to others for some time.
+    pub fn rest(&self) {
+        self.shared.state.lock().rests_until = Some(Instant::now() + ALONE);
     }
 
     /// Whether these nodes and this one are enough voters to decide what follows.
     pub(crate) fn is_quorum(&self, voting: &BTreeSet<u32>) -> bool {
         let state = self.shared.state.lock();
         let Some(last) = &state.electorate else { return true };
-        let own = u32::from(state.election.is_some());
-        let here = last.voters.iter().filter(|voter| voting.contains(voter)).count();
-        let here = here + usize::try_from(own).unwrap_or_default();
+        let others = last.voters.iter().filter(|voter| voting.contains(voter)).count();
+        let here = others + usize::from(state.election.is_some());
         state.needs_no_vote(self.shared.me) || here * 2 > last.voters.len()
     }
 
@@ -329,8 +313,7 @@ impl Succession {
     fn elected(&self) -> Option<u32> {
         let state = self.shared.state.lock();
         let leader = state.election.as_ref()?.leader()?;
-        let rests = state.rests_until.is_some_and(|until| until > Instant::now());
-        (leader != self.shared.me || !rests).then_some(leader)
+        (leader != self.shared.me || !state.rests()).then_some(leader)
     }
 
     /// Where this leader gathers, if it does.
@@ -406,10 +389,10 @@ impl Succession {
         let Some(place) = self.place(leader) else { return std::future::pending().await };
         let (mut heard, mut closed) = (Instant::now(), 0);
         loop {
-            match connect(place, LOOK).await {
-                Ok(_) => (heard, closed) = (Instant::now(), 0),
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => closed += 1,
-                Err(_) => {}
+            match port(place).await {
+                Port::Open => (heard, closed) = (Instant::now(), 0),
+                Port::Closed => closed += 1,
+                Port::Unanswered => {}
             }
             if closed >= CLOSED || heard.elapsed() >= longest {
                 return;

@@ -26,7 +26,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Listener, mut events: E
                 Some(event) => hear(&shared, &mut peers, event),
                 None => break,
             },
-            _ = ticks.tick() => shared.tick(),
+            _ = ticks.tick(), if shared.votes() => shared.tick(),
             () = shared.stirred.notified() => {}
         }
         shared.send_votes();
@@ -42,10 +42,8 @@ fn hear(
     match event {
         ConnectionEvent::Arrived(arrival) => {
             let hello = &arrival.hello;
-            let is_ours = hello.purpose == Purpose::Succession
-                && hello.node < shared.caller.all
-                && !shared.caller.key().is_of_other_job(&hello.key);
-            if is_ours {
+            let caller = &shared.caller;
+            if caller.is_asked(hello, Purpose::Succession) && hello.node < caller.all {
                 peers.insert(arrival.id, (hello.node, arrival.out));
             }
         }

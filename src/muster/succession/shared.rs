@@ -53,7 +53,13 @@ pub(super) struct Shared {
 }
 
 /// A task that ends when this is dropped.
-pub(super) struct Task(pub(super) AbortHandle);
+pub(super) struct Task(AbortHandle);
+
+impl Task {
+    pub(super) fn of(task: impl Future<Output = ()> + Send + 'static) -> Task {
+        Task(tokio::spawn(task).abort_handle())
+    }
+}
 
 impl Drop for Task {
     fn drop(&mut self) {
@@ -88,6 +94,15 @@ impl State {
         self.electorate.as_ref().is_some_and(|last| last.leader == me)
     }
 
+    /// Whether this node is the first of the voters once the leader is lost.
+    pub(super) fn is_next(&self, me: u32) -> bool {
+        self.electorate.as_ref().is_some_and(|last| last.voters.get(1) == Some(&me))
+    }
+
+    pub(super) fn rests(&self) -> bool {
+        self.rests_until.is_some_and(|until| until > Instant::now())
+    }
+
     pub(super) fn needs_no_vote(&self, me: u32) -> bool {
         let Some(last) = &self.electorate else { return true };
         let dead = last.voters.iter().filter(|voter| self.dead.contains(voter)).count();
@@ -96,6 +111,11 @@ impl State {
 }
 
 impl Shared {
+    /// Whether this node votes on who leads, so that time counts.
+    pub(super) fn votes(&self) -> bool {
+        self.state.lock().election.as_ref().is_some_and(Election::is_open)
+    }
+
     /// Time has passed in which each voter could answer.
     pub(super) fn tick(&self) {
         let mut state = self.state.lock();

@@ -57,8 +57,7 @@ pub(super) async fn answer_all(shared: Weak<Shared>) {
     let Ok((_listener, mut events)) = opened else { return };
     while let Some(event) = events.recv().await {
         let ConnectionEvent::Arrived(arrival) = event else { continue };
-        let hello = &arrival.hello;
-        let is_ours = hello.purpose == Purpose::Run && !caller.key().is_of_other_job(&hello.key);
+        let is_ours = caller.is_asked(&arrival.hello, Purpose::Run);
         let Some(shared) = shared.upgrade().filter(|_| is_ours) else { continue };
         if let Some(leads) = shared.who_leads() {
             arrival.out.send(&FromNode0::Leads(leads));
@@ -76,9 +75,7 @@ pub(super) async fn told(shared: &Shared) -> (u32, SocketAddr) {
     while let Some(event) = events.recv().await {
         match event {
             ConnectionEvent::Arrived(arrival) => {
-                let hello = &arrival.hello;
-                if hello.purpose == Purpose::Succession && !caller.key().is_of_other_job(&hello.key)
-                {
+                if caller.is_asked(&arrival.hello, Purpose::Succession) {
                     peers.insert(arrival.id, arrival);
                 }
             }
