@@ -47,6 +47,7 @@ mod find_run;
 #[doc(hidden)]
 pub mod fuzz;
 mod here;
+mod hold_muster;
 mod job_session;
 mod job_verdict;
 mod last_places;
@@ -67,6 +68,7 @@ mod run_socket;
 mod saves;
 mod scratch;
 mod seats;
+mod shared_plan;
 mod stale;
 mod start_engine;
 mod status_feed;

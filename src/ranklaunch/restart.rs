@@ -20,7 +20,7 @@
 //! | likely, or none | by class and code, unless three quick ends are equal | 1 s, 2 s … 30 s |
 //!
 //! `--max-restarts` bounds all of them, counted anew when a checkpoint was saved. One policy serves single-node and multi-node jobs: with
-//! several nodes node 0 decides, and the muster carries the decision. Never starts anything itself.
+//! several nodes the leader decides, and the muster carries the decision; once it is lost each node decides by itself. Never starts anything itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -113,6 +113,13 @@ impl FailedAttempt {
             Class::Done | Class::Stopped => false,
         }
     }
+}
+
+/// Whether the node that leads is no place for the next attempt. Where it is lost, or stood still, that says nothing of it.
+pub(super) fn calls_for_another_leader(cause: &Cause, leader: u32) -> bool {
+    cause.node == leader
+        && cause.loss.is_none()
+        && FailedAttempt::from(cause).calls_for_another_node()
 }
 
 /// The limits of restarts.

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::context::Context;
 use super::job_verdict::judged;
-use super::restart::{FailedAttempt, NextAttempt, Restarts};
+use super::restart::{NextAttempt, Restarts, calls_for_another_leader};
 use muster::{Again, Cause, Config, Gathered, Loss, Parked, Seating, Succession, Unparked};
 use plan::Plan;
 use report::Ending;
@@ -47,57 +47,40 @@ pub(super) async fn wait(
         "node {node} is a spare: all {seats} seats are taken, and it waits for one that becomes free",
         "节点 {node} 为备用节点：{seats} 个席位已满，等待空出的席位"
     ));
+    let again = |again: Again, lost: BTreeSet<u32>, leader_resigns| {
+        let seating = Seating { spares: config.seating.spares, lost, ..Seating::default() };
+        let (Again { attempt, tally, .. }, restarts) = (again, restarts.clone());
+        let identity = None;
+        Waited::Again(NextAttempt { attempt, identity, restarts, tally, seating, leader_resigns })
+    };
     let began = Instant::now();
-    match parked.wait().await {
-        Unparked::AllDone => Waited::Over(Ending::not_needed()),
-        Unparked::Verdict { cause, again: Some(again) } => {
-            let seating = Seating { spares: config.seating.spares, ..Seating::default() };
-            let (Again { attempt, tally, .. }, restarts) = (again, restarts.clone());
-            let failed = FailedAttempt::from(&*cause);
-            let leader_resigns = failed.calls_for_another_node()
-                && cause.node == config.leader
-                && cause.loss.is_none();
-            Waited::Again(NextAttempt {
-                attempt,
-                identity: None,
-                restarts,
-                tally,
-                seating,
-                leader_resigns,
-            })
+    let loss = match parked.wait().await {
+        Unparked::AllDone => return Waited::Over(Ending::not_needed()),
+        Unparked::Verdict { cause, again: None } => {
+            return Waited::Over(of_others(config, *cause));
         }
-        Unparked::Verdict { cause, again: None } => Waited::Over(of_others(config, *cause)),
-        Unparked::Lost(loss) => {
-            let (host, silence) = (&config.master_addr, config.peer_timeout);
-            let (leader, now) = ((config.leader, None), muster::now());
-            let mut cause = Cause::lost(leader, host, loss, None, silence, now);
-            let last = config.succession.as_ref().filter(|succession| succession.can_go_on());
-            if let Some(succession) = last.filter(|_| loss != Loss::Died)
-                && let Ok(at) = timeout(ANSWERS, succession.muster_of_leader(config.leader)).await
-            {
-                return Waited::Lives(at);
-            }
-            if let Some(last) = last.and_then(Succession::electorate) {
-                restarts.count_on(last.attempt, last.tally);
-                let mut decide = restarts.decide();
-                if let Some(again) = decide(&mut cause, began.elapsed(), true) {
-                    let (Again { attempt, tally, .. }, restarts) = (again, restarts.clone());
-                    tokio::time::sleep(Duration::from_millis(again.pause)).await;
-                    let (spares, lost) = (config.seating.spares, [config.leader].into());
-                    let seating = Seating { spares, lost, ..Seating::default() };
-                    return Waited::Again(NextAttempt {
-                        attempt,
-                        identity: None,
-                        restarts,
-                        tally,
-                        seating,
-                        leader_resigns: false,
-                    });
-                }
-            }
-            Waited::Lost(of_others(config, cause))
+        Unparked::Verdict { cause, again: Some(next) } => {
+            return again(next, BTreeSet::new(), calls_for_another_leader(&cause, config.leader));
+        }
+        Unparked::Lost(loss) => loss,
+    };
+    let (host, silence) = (&config.master_addr, config.peer_timeout);
+    let who = (config.leader, None);
+    let mut cause = Cause::lost(who, host, loss, None, silence, muster::now());
+    let succession = config.succession.as_ref().filter(|succession| succession.can_go_on());
+    if let Some(succession) = succession.filter(|_| loss != Loss::Died)
+        && let Ok(at) = timeout(ANSWERS, succession.muster_of_leader(config.leader)).await
+    {
+        return Waited::Lives(at);
+    }
+    if let Some(last) = succession.and_then(Succession::electorate) {
+        restarts.count_on(last.attempt, last.tally);
+        if let Some(next) = restarts.decide()(&mut cause, began.elapsed(), true) {
+            tokio::time::sleep(Duration::from_millis(next.pause)).await;
+            return again(next, [config.leader].into(), false);
         }
     }
+    Waited::Lost(of_others(config, cause))
 }
 
 /// The end of a node without a seat when the job failed elsewhere.
