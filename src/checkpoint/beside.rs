@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::SystemTime;
-use text::order::Ordered;
 
 use serde::de::IgnoredAny;
 
@@ -18,6 +17,7 @@ use crate::lack::Lack;
 use crate::names;
 use crate::progress::{Place, is_remarkable};
 use crate::torch;
+use text::order::Ordered;
 
 /// Checkpoints that are a measure of the next one.
 const MEASURE: usize = 2;

@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use text::order::Ordered;
 
 use crate::Checkpoint;
 use crate::lack::Lack;
 use crate::names;
 use crate::progress::{Place, is_remarkable};
+use text::order::Ordered;
 
 /// Ranks that are named of those that are missing: each of many files may be without thousands.
 pub(crate) const NAMED: usize = 64;

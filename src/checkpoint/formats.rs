@@ -10,13 +10,13 @@ mod frameworks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::SystemTime;
-use text::order::Ordered;
 
 use crate::folder::Folder;
 use crate::lack::Lack;
 use crate::names::{are_steps, is_aside, is_numbered, is_of_one, ranks, series};
 use crate::progress::{Number, Place, Told, told};
 use crate::{Checkpoint, Format, Standing, safetensors, torch};
+use text::order::Ordered;
 
 /// How one writer lays a checkpoint out in a folder.
 pub(crate) struct Row {

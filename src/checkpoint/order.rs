@@ -6,13 +6,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use text::order::Ordered;
 
 use crate::Checkpoint;
 use crate::compare::is_export;
 use crate::names::{self, series};
 use crate::progress::{Place, is_remarkable, told};
 use crate::stray::{later_stages, strays};
+use text::order::Ordered;
 
 /// Removes bare weights beside checkpoints with a step: what a framework exports when it is done.
 pub(crate) fn leave_out_exports(found: &mut Vec<Checkpoint>) {

@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use text::order::Ordered;
 
 use crate::compare::{Held, NAMED, compare, compare_companions};
 use crate::lack::{Lack, first_gaps};
 use crate::names::{self, Ranked};
 use crate::progress::{Place, Told, told};
 use crate::{Checkpoint, Format, Standing};
+use text::order::Ordered;
 
 /// A folder that was searched.
 pub(crate) struct Searched {

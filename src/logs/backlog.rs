@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use text::order::Ordered;
 
 use memchr::memchr_iter;
 use parking_lot::{Condvar, Mutex};
 
+use text::order::Ordered;
 use verdict::outcome::{Owner, Stream};
 
 /// Bytes in each half of the kept output of a stream.

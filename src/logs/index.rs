@@ -20,12 +20,12 @@ use std::fs::File;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use text::order::Ordered;
 
 use serde::{Deserialize, Serialize};
 
 use super::folder::{FolderLevel, LogFolder};
 use linux::deadline::millis;
+use text::order::Ordered;
 use verdict::outcome::Owner;
 
 /// The file's name, in the folder of an attempt.

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use text::order::Ordered;
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -19,6 +18,7 @@ use super::pages::attempts;
 use linux::deadline::with_deadline;
 use linux::regular_file;
 use settings::LogKeep;
+use text::order::Ordered;
 
 /// The mark of a live launcher, in its folder.
 const RUNNING: &str = "running";

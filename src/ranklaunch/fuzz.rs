@@ -9,8 +9,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use super::agree::{plan_as_agreed, plan_for_all, proposal};
 use super::muster_config::summary;
+use super::shared_plan::{plan_as_agreed, plan_for_all, proposal};
 use linux::host::Host;
 use muster::{Agreement, NodeSummary, fuzz};
 use node::observe;

@@ -5,11 +5,11 @@
 //! no rank from another.
 
 use std::collections::{BTreeMap, BTreeSet};
-use text::order::Ordered;
 
 use super::dump::{Entry, Tensors};
 use super::groups::Step;
 use super::op::{Op, Sizes};
+use text::order::Ordered;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Differs {

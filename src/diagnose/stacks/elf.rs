@@ -7,9 +7,9 @@
 //! `/proc/PID/maps` names the mapped files.
 
 use std::ops::Range;
-use text::order::Ordered;
 
 use super::memory::{Memory, Unread};
+use text::order::Ordered;
 
 /// A mapped file and the addresses of its tables.
 #[derive(Debug)]

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use text::order::Ordered;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +14,7 @@ use super::layout::{self, Version};
 use super::memory::{ProcessMemory, Unread};
 use super::python::{Frame, Interpreter, PythonStack, PythonThread, ThreadPlace, is_default};
 use linux::procfs;
+use text::order::Ordered;
 
 /// Maximum number of threads of a process that are read; the others are counted.
 const MOST_THREADS: usize = 1024;

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
-use text::order::Ordered;
 
 use serde::Serialize;
 
 use super::{Hca, HcaPort};
 use crate::probe::PcieLink;
 use linux::host::Host;
+use text::order::Ordered;
 
 const CLASS: &str = "/sys/class/infiniband";
 const VERBS: &str = "/sys/class/infiniband_verbs";
