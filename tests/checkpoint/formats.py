@@ -32,6 +32,10 @@ def rotate(found):
         shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
 
+# What torch imports for the first optimizer: seconds, once in the server in place of once in each of its ranks.
+OPTIMIZER = ("torch._dynamo",)
+
+
 def parameters():
     import torch
 
@@ -195,7 +199,7 @@ class Fsdp(Format):
     """The weights of fully_shard, a half of each tensor on each rank, as torchtitan saves them."""
 
     ranks = 2
-    modules = ("torch", "torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp")
+    modules = ("torch", "torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp", *OPTIMIZER)
 
     def parts(self):
         import torch
@@ -237,7 +241,7 @@ class Accelerate(Format):
     first = 1
     below = "checkpoints"
     pattern = r"checkpoint_(\d+)"
-    modules = ("torch", "accelerate", "accelerate.checkpointing")
+    modules = ("torch", "accelerate", "accelerate.checkpointing", *OPTIMIZER)
 
     def prepared(self, folder):
         import torch
@@ -300,7 +304,7 @@ class Custom(Accelerate):
 
 class Trainer(Format):
     pattern = r"checkpoint-(\d+)"
-    modules = ("torch", "transformers", "transformers.trainer", "transformers.modeling_utils", "accelerate")
+    modules = ("torch", "transformers", "transformers.trainer", "transformers.modeling_utils", "accelerate", *OPTIMIZER)
 
     def trainer(self, folder, callbacks):
         import torch
@@ -359,7 +363,7 @@ class Trainer2(Trainer):
 
 class Lightning(Format):
     pattern = r"epoch=0-step=(\d+)\.ckpt"
-    modules = ("torch", "lightning.pytorch")
+    modules = ("torch", "lightning.pytorch", *OPTIMIZER)
 
     def parts(self):
         import torch
@@ -430,14 +434,19 @@ class Zero1(Format):
     ranks = 2
     stage = 1
     pattern = r"global_step(\d+)"
-    modules = ("torch", "deepspeed")
+    modules = ("torch", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer", *OPTIMIZER)
+
+    def __init__(self):
+        super().__init__()
+        import deepspeed
+
+        # It is compiled for minutes, and only makes reductions faster.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
     def engine(self):
         import deepspeed
         import torch
 
-        # It is compiled for minutes, and only makes reductions faster.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
         config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": self.stage},
                   "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, "gradient_clipping": 0.0}
