@@ -187,6 +187,7 @@ fn config(node: u32, nnodes: u32, port: u16, encrypted: bool) -> Config {
         secret: secret.filter(|_| encrypted),
         without: muster::Without::Follow,
         grace: Duration::from_secs(30),
+        remembered: BTreeMap::new(),
         hosts: Vec::new(),
         is_world_size: false,
         memory: Arc::new(|| Some(Memory { used: 1, limit: 2 })),
@@ -200,6 +201,8 @@ fn ends() -> (Decide, Tally) {
 
 fn summary(node: u32, nnodes: u32) -> NodeSummary {
     NodeSummary {
+        machine: None,
+        remembered: None,
         checkpoints: None,
         shares: Vec::new(),
         tally: Tally::default(),

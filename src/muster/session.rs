@@ -1,7 +1,7 @@
 //! The interface of a node to the muster: its configuration, and the session in which its conductor receives events
 //! from the other nodes and sends reports while the job runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -76,6 +76,8 @@ pub struct Config {
     /// Number of nodes that start ranks.
     pub nnodes: u32,
     pub seating: Seating,
+    /// The machines that failed in the last days, each with the id of the failure.
+    pub remembered: BTreeMap<String, String>,
     /// The names of all nodes in their order if `--nodes` lists them; otherwise empty.
     pub hosts: Vec<String>,
     /// The platform's id of the job, if it has one. Without an id, port and node count identify the job.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::bad_nodes::BadNodes;
 use super::context::{Context, GuardChannel, remap, until_stop};
 use super::live::Live;
 use super::notices::Notices;
@@ -232,6 +233,7 @@ async fn conduct(
         journal,
         warm: Arc::default(),
         run: OwnRun::default(),
+        bad_nodes: BadNodes::default(),
         notices,
         catalogue,
         succession: OnceLock::new(),

@@ -3,8 +3,10 @@
 //! Without a muster, also as the single node of a job, each node plans by itself and waits for the master, unless
 //! `--muster required` forbids that. Gives the launch, with the run id that names the log folder.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::bad_nodes;
 use super::conductor::{Met, Start};
 use super::context::Context;
 use super::hold_muster::{Mustered, Shared, hold_muster};
@@ -41,6 +43,8 @@ pub(super) struct Agreed {
     pub(super) duty: Option<Duty>,
     /// The node of each seat; empty: each node has the seat of its number.
     pub(super) seats: Vec<u32>,
+    /// The machines of the nodes that this one may have to remember, by the numbers of the nodes.
+    pub(super) machines: BTreeMap<u32, String>,
     /// What the next attempt has to know of the seats of this one.
     pub(super) seating: Seating,
     /// The nodes that the leader loses.
@@ -125,7 +129,7 @@ pub(super) async fn agree(
         Mustered::Again(next) => return Ok(Met::Again(next)),
         Mustered::Over(ending) => return Ok(Met::Over(ending)),
     };
-    let Shared { plan, identity, session, attempt, restarts, said: _, seats } = shared;
+    let Shared { plan, identity, session, attempt, restarts, said: _, seats, machines } = shared;
     let OwnPlan { interactive, executable, duty, .. } = own;
     let seating = seats::after(&plan, &seats, next);
     let lost = session.as_ref().map(|session| session.lost());
@@ -139,6 +143,7 @@ pub(super) async fn agree(
         executable,
         duty,
         seats,
+        machines,
         seating,
         lost,
         leader: context.leader(),
@@ -191,5 +196,7 @@ async fn plan_alone(
     // Several nodes can be restarted only through the muster.
     let restarts = if alone { context.restarts() } else { Restarts::none() };
     let (said, seats) = (Vec::new(), Vec::new());
-    Ok(Shared { plan, identity, session: None, attempt, restarts, said, seats })
+    let own = bad_nodes::identity(&context.host, &facts.hostname);
+    let machines = own.map(|own| (plan.membership.member(), own)).into_iter().collect();
+    Ok(Shared { plan, identity, session: None, attempt, restarts, said, seats, machines })
 }

@@ -26,7 +26,7 @@ use super::node_questions::Nodes;
 use super::scratch::Scratch;
 use super::start_engine::{launch, local_ranks, not_started, planned_ranks, shown_world};
 use super::status_feed::run_status;
-use super::{companions, end, last_places, node_questions, status_feed, warm};
+use super::{companions, end, failed_node, last_places, node_questions, status_feed, warm};
 use linux::deadline::{in_thread, with_deadline_async};
 use linux::host::Host;
 use linux::sys::Dispositions;
@@ -156,6 +156,7 @@ pub(super) async fn run(
     };
     let JudgedEnding { ending, lines: of_job, again } = judged;
     context.show_verdict(&ending);
+    failed_node::remember(context, ready, &ending, attempt.folder.as_deref());
     let (clock, why_not) = (over.clock, ready.restarts.why_not());
     let rest = attempt.close(context, ready, over, &ending, of_job.unwrap_or(lines)).await;
     let leaves = match again {

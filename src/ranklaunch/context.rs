@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::bad_nodes::BadNodes;
 use super::notices::Notices;
 use super::open::RetryRules;
 use super::own_run::OwnRun;
@@ -55,6 +56,8 @@ pub(super) struct Context {
     pub(super) run: OwnRun,
     /// The checkpoints; None if the settings name no folder.
     pub(super) saves: Option<Saves>,
+    /// The nodes that failed in the last days.
+    pub(super) bad_nodes: BadNodes,
     /// Notices that this node or the job is to end soon.
     pub(super) notices: Notices,
     /// Answers the viewers of the job.

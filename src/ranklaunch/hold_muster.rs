@@ -3,10 +3,12 @@
 //! The leader plans for the node with the least capacity and proposes that plan. The others plan with the agreed values and
 //! answer whether they can follow. Where another node leads than this one has found, it looks again.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::agree_lines::{begins, same_elsewhere};
+use super::bad_nodes;
 use super::collect;
 use super::context::Context;
 use super::job_session::JobSession;
@@ -45,6 +47,8 @@ pub(super) struct Shared {
     /// The warnings that node 0 prints, on other nodes.
     pub(super) said: Vec<u64>,
     pub(super) seats: Vec<u32>,
+    /// The machines of the nodes that this one may have to remember, by the numbers of the nodes.
+    pub(super) machines: BTreeMap<u32, String>,
 }
 
 /// What comes of the muster.
@@ -92,7 +96,17 @@ pub(super) async fn hold_muster(
     }
     let attempt = next.map_or(0, |next| next.attempt);
     let tally = next.map(|next| next.tally).unwrap_or_default();
-    let summary = NodeSummary { attempt, tally, held, ..summary(&context.settings, facts, plan)? };
+    let mut summary =
+        NodeSummary { attempt, tally, held, ..summary(&context.settings, facts, plan)? };
+    summary.machine = bad_nodes::identity(&context.host, &summary.hostname);
+    if config.seating.spares > 0 {
+        if next.is_none() {
+            context.bad_nodes.look(&context.host, &context.settings).await;
+        }
+        config.remembered = context.bad_nodes.known();
+        let machine = summary.machine.as_ref();
+        summary.remembered = machine.and_then(|machine| config.remembered.get(machine).cloned());
+    }
     let speaks = member.acts_for_node();
     if config.secret.is_none() && next.is_none() && member.is_master() {
         context.say(&not_encrypted());
@@ -221,7 +235,8 @@ async fn lead(
             ));
         }
         let seats = gathered.seats.clone();
-        let seating = seats::said(&gathered);
+        let seating = [seats::said(&gathered), bad_nodes::said(&gathered)].concat();
+        let machines = machines(&gathered.summaries);
         let agreement = Agreement { resume, seats, ..proposal(&plan, &identity, attempt) };
         let decides = (restarts.decide(), restarts.tally());
         match gathered.agree(agreement.clone(), decides, &mut say).await? {
@@ -241,7 +256,7 @@ async fn lead(
                     same.iter().for_each(|line| context.say(line));
                 }
                 seating.iter().for_each(|line| context.say(line));
-                return Ok(shared.into());
+                return Ok(Shared { machines, ..shared }.into());
             }
             Settled::Lost(why) => {
                 context.say(&why);
@@ -352,7 +367,8 @@ async fn follow(
                 let restarts = restarts.clone();
                 let shared =
                     agreed(context, facts, plan, &agreement, &differences, session, restarts);
-                return Ok(Shared { said, ..shared }.into());
+                let machines = machines(std::slice::from_ref(own));
+                return Ok(Shared { said, machines, ..shared }.into());
             }
             Accepted::Alone(why) => {
                 context.say(&why);
@@ -407,7 +423,12 @@ fn agreed(
     };
     let (session, attempt) = (Some(Box::new(session)), agreement.attempt);
     let seats = agreement.seats.clone();
-    Shared { plan, identity, session, attempt, restarts, said: Vec::new(), seats }
+    let (said, machines) = (Vec::new(), BTreeMap::new());
+    Shared { plan, identity, session, attempt, restarts, said, seats, machines }
+}
+
+fn machines(summaries: &[NodeSummary]) -> BTreeMap<u32, String> {
+    summaries.iter().filter_map(|one| Some((one.node, one.machine.clone()?))).collect()
 }
 
 /// How long a node that failed waits for the verdict at least, where another node would give it once the leader is lost.

@@ -23,6 +23,7 @@ mod agent;
 mod agree;
 mod agree_lines;
 mod attempt;
+mod bad_nodes;
 #[doc(hidden)]
 pub mod collect;
 /// The subcommands that start no job, and their common output.
@@ -32,6 +33,7 @@ mod commands {
     pub(super) mod checkpoint;
     pub(super) mod explain;
     pub(super) mod logs;
+    pub(super) mod nodes;
     pub(super) mod output;
     pub(super) mod plan;
     pub(super) mod stacks;
@@ -42,6 +44,7 @@ mod companions;
 mod conductor;
 mod context;
 mod end;
+mod failed_node;
 mod find_run;
 #[cfg(any(test, feature = "fixtures"))]
 #[doc(hidden)]
@@ -144,6 +147,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> i32 {
         Command::Checkpoint(asked) => {
             printing(lang(), |lang| commands::checkpoint::checkpoint(&asked, lang))
         }
+        Command::Nodes(asked) => printing(lang(), |lang| commands::nodes::nodes(&asked, lang)),
         Command::Explain(asked) => {
             printing(lang(), |lang| commands::explain::explain(&asked, lang))
         }
@@ -189,6 +193,7 @@ fn writing(command: &Command) -> Options {
         | Command::Explain(cli::Explain { color, lang, .. }) => (color, lang),
         Command::Stacks(cli::Stacks { lang, .. })
         | Command::Ps(cli::Ps { lang, .. })
+        | Command::Nodes(cli::Nodes { lang, .. })
         | Command::Logs(cli::LogsOf { lang, .. })
         | Command::Top(cli::Top { lang, .. })
         | Command::Dump(cli::Dump { lang, .. })

@@ -77,7 +77,7 @@ impl From<&Cause> for FailedAttempt {
 
 impl FailedAttempt {
     /// The id of the cause, else that of the verdict.
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.cause.as_ref().map_or(self.id.as_str(), |cause| &cause.id)
     }
 
@@ -99,7 +99,12 @@ impl FailedAttempt {
 
     /// Whether the node that failed is no place for the next attempt.
     pub(super) fn calls_for_another_node(&self) -> bool {
-        self.lost.is_some() || self.asks_for() == Some(Retry::OtherNode)
+        self.lost.is_some() || self.is_of_its_node()
+    }
+
+    /// Whether it is certain that the node itself is at fault.
+    pub(super) fn is_of_its_node(&self) -> bool {
+        self.asks_for() == Some(Retry::OtherNode)
     }
 
     /// Whether another attempt can succeed, by what is known without a cause.

@@ -104,7 +104,8 @@ pub(super) fn said(gathered: &Gathered) -> Vec<Text> {
         })
         .collect();
     if !gathered.parked.is_empty() {
-        let (count, list) = (gathered.parked.len(), listed(gathered.parked.iter().copied(), '–'));
+        let nodes = gathered.parked.iter().map(|one| one.node);
+        let (count, list) = (gathered.parked.len(), listed(nodes, '–'));
         let word = if count == 1 { "node" } else { "nodes" };
         lines.push(text!("{word} {list}: spare, without a seat", "节点 {list}：备用，暂无席位"));
     }

@@ -33,6 +33,7 @@ const COMMANDS: &[&str] = &[
     "stacks",
     "top",
     "ps",
+    "nodes",
     "logs",
     "dump",
     "help",

@@ -143,6 +143,19 @@ fn causes_and_explanations_fit_the_schema() {
 }
 
 #[test]
+fn remembered_nodes_fit_the_schema() {
+    let launcher = Launcher::new(["nodes", "--format", "json", "--log-dir", "."]);
+    expect_strict("nodes", &said(&launcher.run()), &[""]);
+    let launcher = Launcher::new(["nodes", "--format", "json", "--log-dir", "."]);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let at = now.expect("after 1970").as_millis();
+    let line = format!("{{\"at\":{at},\"node\":\"gpu-17\",\"id\":\"xid_79\"}}\n");
+    std::fs::write(launcher.folder().join(".nodes.jsonl"), line).expect("it is written");
+    let listed = said(&launcher.run());
+    expect_strict("nodes", &listed, &["", "/nodes/0", "/nodes/0/incidents/0"]);
+}
+
+#[test]
 fn lists_of_checkpoints_fit_the_schema() {
     let launcher = Launcher::new(["checkpoint", "--format", "json", "saved"]);
     let folder = launcher.folder().join("saved/step-1");

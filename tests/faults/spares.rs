@@ -38,7 +38,8 @@ impl Job {
         args.push("--".into());
         let program = program("places.py");
         let line = [python(), program, self.folder.path().into(), PathBuf::from(self.slow)];
-        Launcher::new(args).args(line).node(node, self.seats + SPARES, self.port).start()
+        let launcher = Launcher::new(args).args(line).env("NODE_NAME", format!("gpu-{node}"));
+        launcher.node(node, self.seats + SPARES, self.port).start()
     }
 
     fn nodes(&self, nodes: impl IntoIterator<Item = u32>) -> Vec<Running> {
@@ -46,7 +47,14 @@ impl Job {
     }
 
     fn write(&self, name: &str) {
-        std::fs::write(self.folder.path().join(name), "").expect("it is written");
+        self.write_text(name, "");
+    }
+
+    fn write_text(&self, name: &str, text: &str) {
+        // The rank must not see the file without its text.
+        let new = self.folder.path().join("new");
+        std::fs::write(&new, text).expect("it is written");
+        std::fs::rename(new, self.folder.path().join(name)).expect("it is renamed");
     }
 
     /// Waits until the ranks of this attempt run, and gives what each says.
@@ -137,6 +145,56 @@ fn spares_take_the_seats_of_nodes_that_are_lost_together() {
     let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
     assert!(ended.iter().all(|over| over.code == 0));
     assert_eq!(sits(&ended[0], 0), [0, 3, 4]);
+}
+
+/// A node whose GPU is gone gives its seat to a spare, and in the next job, which begins with all nodes anew, as well:
+/// until somebody says that it was repaired.
+#[test]
+fn bad_node_is_remembered_until_it_is_repaired() {
+    let logs = tempfile::tempdir().expect("a folder");
+    let folder: &'static str = logs.path().to_str().expect("its name").to_owned().leak();
+    let options: &[&str] = vec!["--log-dir", folder].leak();
+    let job = || Job { options, ..Job::new() };
+    let ends = |job: &Job, nodes: Vec<Running>| -> String {
+        job.write("end");
+        let ended: Vec<Ended> = nodes.into_iter().map(Running::wait).collect();
+        ended.iter().for_each(|over| assert_eq!(over.code, 0, "{}", over.err));
+        ended.into_iter().next().map(|zero| zero.err).expect("node 0")
+    };
+    let asked = |more: &[&str]| {
+        let args = [&["nodes", "--log-dir", folder], more].concat();
+        Launcher::new(args).start().wait()
+    };
+
+    let first = job();
+    let nodes = first.nodes(0..4);
+    first.running(0);
+    first.write_text(
+        "fail-0-1",
+        "Unable to determine the device handle for GPU 0000:41:00.0: GPU is lost.\n",
+    );
+    first.running(1);
+    let said = ends(&first, nodes);
+    assert!(said.contains("gpu-1 is a bad node (xid_79)"), "{said}");
+    assert!(said.contains(") has the seat of node 1"), "{said}");
+    let listed = asked(&[]).expect_code(0);
+    assert!(listed.out.starts_with("gpu-1  0:"), "{}", listed.out);
+    assert_eq!(listed.out.lines().count(), 1, "{}", listed.out);
+
+    let second = job();
+    let nodes = second.nodes(0..4);
+    second.running(0);
+    let said = ends(&second, nodes);
+    assert!(said.contains("failed in the last days (xid_79): another one has its seat"), "{said}");
+    assert!(!said.contains("spare, without a seat: node 1"), "{said}");
+
+    assert!(asked(&["--forget", "gpu-7"]).expect_code(64).err.contains("nodes.forget"));
+    assert!(asked(&["--forget", "gpu-1"]).expect_code(0).out.contains("no node failed"));
+    let third = job();
+    let nodes = third.nodes(0..4);
+    third.running(0);
+    let said = ends(&third, nodes);
+    assert!(!said.contains("has the seat of node") && !said.contains("failed in"), "{said}");
 }
 
 /// A launcher that ends by itself after its report, since it has lost its guard, is not awaited either.

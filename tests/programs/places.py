@@ -3,7 +3,7 @@
 places.py FOLDER [SLOW]
 
 Writes FOLDER/ATTEMPT-RANK with its seat, and ends with 0 when FOLDER/end exists, or with 3 when FOLDER/fail-ATTEMPT-RANK
-does. SLOW: a TERM takes so many seconds, as a save does.
+does, whose text it prints. SLOW: a TERM takes so many seconds, as a save does.
 """
 
 import os
@@ -28,6 +28,9 @@ with open(here + ".new", "w") as file:
         os.environ[name] for name in ("NODE_RANK", "GROUP_WORLD_SIZE", "RANK", "WORLD_SIZE")))
 os.rename(here + ".new", here)
 while not os.path.exists(os.path.join(folder, "end")):
-    if os.path.exists(os.path.join(folder, "fail-%s-%s" % (attempt, rank))):
+    fail = os.path.join(folder, "fail-%s-%s" % (attempt, rank))
+    if os.path.exists(fail):
+        with open(fail) as file:
+            sys.stderr.write(file.read())
         sys.exit(3)
     time.sleep(0.02)

@@ -69,6 +69,12 @@ pub struct NodeSummary {
     /// The agreement that this launcher was part of last; only in a job with spares.
     #[serde(default)]
     pub last: Option<Box<Last>>,
+    /// What stays the same of the node from one launch to the next: a name, or the id of its board.
+    #[serde(default)]
+    pub machine: Option<String>,
+    /// The node failed in the last days: the id of the failure.
+    #[serde(default)]
+    pub remembered: Option<String>,
     /// The attempt that this node has reached, so that a new node 0 continues the count.
     #[serde(default)]
     pub attempt: u32,

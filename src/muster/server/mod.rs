@@ -14,7 +14,7 @@ mod run;
 mod seating;
 mod voting;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub struct Gathered {
     /// The summaries of the nodes with a seat, in the order of the seats.
     pub summaries: Vec<NodeSummary>,
     /// The nodes without a seat.
-    pub parked: Vec<u32>,
+    pub parked: Vec<NodeSummary>,
     pub differences: Vec<Difference>,
 }
 
@@ -106,7 +106,8 @@ pub async fn gather(
             return Err(refusal);
         }
     }
-    let there = admission.summaries();
+    let mut there = admission.summaries();
+    remember(&mut there, &config.remembered);
     let seats = match config.seating.spares {
         0 => Vec::new(),
         _ => seating::seats(config.nnodes, config.leader, &there, &config.seating.avoided),
@@ -114,7 +115,6 @@ pub async fn gather(
     let (mut summaries, parked): (Vec<NodeSummary>, Vec<NodeSummary>) =
         there.into_iter().partition(|one| seats.is_empty() || seats.contains(&one.node));
     summaries.order_by_key(|one| seats.iter().position(|node| *node == one.node));
-    let parked = parked.iter().map(|one| one.node).collect();
     if let Err(refusal) = compare::check_all(&summaries) {
         admission.refuse(&refusal).await;
         return Err(refusal);
@@ -122,6 +122,21 @@ pub async fn gather(
     let differences = compare::differences(&summaries);
     let gathered = Gathered { admission, seats, summaries, parked, differences };
     Ok(Assembly::All(Box::new(gathered)))
+}
+
+/// Adds what is known here of the failures of earlier runs: nodes whose logs are on disks of their own may not know it.
+fn remember(there: &mut [NodeSummary], known: &BTreeMap<String, String>) {
+    let mut machines: BTreeMap<Option<String>, u32> = BTreeMap::new();
+    for one in &*there {
+        *machines.entry(one.machine.clone()).or_default() += 1;
+    }
+    for one in there {
+        // Several launchers of one machine: none is worse than the others.
+        let is_alone = machines.get(&one.machine) == Some(&1);
+        let own = one.remembered.take();
+        let known = one.machine.as_ref().and_then(|machine| known.get(machine).cloned());
+        one.remembered = own.or(known).filter(|_| is_alone);
+    }
 }
 
 /// How the wait for the nodes ends.
@@ -200,6 +215,7 @@ impl Gathered {
         let Gathered { mut admission, seats: _, summaries, parked, differences } = self;
         let point = admission.resume_point(agreement.master_port);
         let nodes = agreement.nodes();
+        let parked: Vec<u32> = parked.iter().map(|one| one.node).collect();
         let Admission { config, registry, .. } = &admission;
         let electorate = voting::electorate(config, registry, &agreement, &parked, tally);
         let accepted = match compare::check_exact(&summaries, agreement.nproc) {

@@ -12,7 +12,7 @@ use text::order::Ordered;
 /// meet there.
 ///
 /// Who has a seat is told by, in this order: nobody wants to avoid it; it can run as many processes as the best nodes
-/// can together; it had a seat; its number. Whoever had a seat keeps the same one, and a node with the number of a free
+/// can together; it did not fail in the last days; it had a seat; its number. Whoever had a seat keeps the same one, and a node with the number of a free
 /// seat gets that one.
 pub(crate) fn seats(
     nnodes: u32,
@@ -29,7 +29,9 @@ pub(crate) fn seats(
     let mut order: Vec<&NodeSummary> = there.iter().collect();
     order.order_by_key(|one| {
         let is_small = capacity(one) < enough;
-        (one.node != leader, avoided.contains(&one.node), is_small, had(one).is_none(), one.node)
+        let is_avoided = avoided.contains(&one.node);
+        let failed = one.remembered.is_some();
+        (one.node != leader, is_avoided, is_small, failed, had(one).is_none(), one.node)
     });
     order.truncate(count);
     let mut seats: Vec<Option<u32>> = vec![None; count];
@@ -75,7 +77,9 @@ mod tests {
     fn seats_follow_from_who_is_there() {
         let new = |number| node(number, None);
         let weak = |one: NodeSummary| NodeSummary { most: 7, ..one };
-        let table: [Row; 9] = [
+        let failed =
+            |one: NodeSummary| NodeSummary { remembered: Some("xid.79".to_owned()), ..one };
+        let table: [Row; 12] = [
             ("all come at once", (0..5).map(new).collect(), &[], [0, 1, 2]),
             ("node 1 does not come", vec![new(0), new(2), new(3)], &[], [0, 3, 2]),
             (
@@ -113,6 +117,24 @@ mod tests {
                 vec![node(0, Some(0)), weak(node(1, Some(1))), node(2, Some(2)), new(4)],
                 &[],
                 [0, 4, 2],
+            ),
+            (
+                "a spare is preferred to a node that failed in an earlier run",
+                vec![new(0), failed(new(1)), new(2), new(3)],
+                &[],
+                [0, 3, 2],
+            ),
+            (
+                "one that failed earlier is better than one with fewer GPUs, and than one that failed now",
+                vec![new(0), failed(new(1)), weak(new(2)), new(3), failed(new(4))],
+                &[3],
+                [0, 1, 4],
+            ),
+            (
+                "of those that failed earlier the one that runs stays",
+                vec![node(0, Some(0)), failed(new(1)), node(2, Some(2)), failed(node(3, Some(1)))],
+                &[],
+                [0, 3, 2],
             ),
             (
                 "a stronger spare is no reason to move",

@@ -50,6 +50,8 @@ pub(crate) fn summary(node: u32, nnodes: u32) -> NodeSummary {
         held: None,
         attempt: 0,
         command: None,
+        machine: None,
+        remembered: None,
         checkpoints: None,
         shares: Vec::new(),
         tally: Tally::default(),
@@ -84,6 +86,7 @@ pub(crate) fn config(node: u32, nnodes: u32, port: u16) -> Config {
         grace: Duration::from_secs(1),
         seating: Seating::default(),
         hosts: Vec::new(),
+        remembered: BTreeMap::new(),
         is_world_size: true,
         memory: Arc::new(|| Some(Memory { used: 99, limit: 100 })),
     }

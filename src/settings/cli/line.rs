@@ -102,6 +102,11 @@ pub enum Command {
     Top(Top),
     /// List the jobs that run here, with all their nodes
     Ps(Ps),
+    /// List the nodes that failed in the last seven days
+    ///
+    /// Launchers remember them beside the logs: nodes that were lost, and nodes whose failure calls for another one. In a job
+    /// with --spares a spare is preferred to them. Nothing is drained or deleted.
+    Nodes(Nodes),
     /// Print the output of a run, of all its ranks in the order of time
     ///
     /// Of a job that runs, of all its nodes; of a run that has ended, what its log folder holds.
@@ -453,6 +458,22 @@ pub struct Ps {
     #[arg(long, value_name = "DIR")]
     pub log_dir: Option<OsString>,
     /// How to print the jobs: as text or as JSON
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
+    pub format: ReportFormat,
+    /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, value_name = "LANG")]
+    pub lang: Option<OsString>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Nodes {
+    /// This node was repaired: it is as good as any other from now on
+    #[arg(long, value_name = "NODE")]
+    pub forget: Option<OsString>,
+    /// The folder of the logs [default: that of run]
+    #[arg(long, value_name = "DIR")]
+    pub log_dir: Option<OsString>,
+    /// How to print the nodes: as text or as JSON
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Text)]
     pub format: ReportFormat,
     /// Language of all messages: en or zh [default: from LC_ALL, LC_MESSAGES, LANG]
