@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::beside;
@@ -36,13 +36,22 @@ impl Default for Limits {
     }
 }
 
+/// What a walk found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    /// Newest first.
+    pub found: Vec<Checkpoint>,
+    /// Folders in which others were not read, since they lie too deep or refuse it: checkpoints may be there too.
+    pub unread: Vec<PathBuf>,
+}
+
 /// The checkpoints in the folder and below it, newest first: those with a step by it, with a last one before them, the
 /// others behind them by epoch if all have one, else by the time of the last write, and exports behind all. A folder
 /// that is a checkpoint is not searched.
 ///
 /// # Errors
 /// When the folder itself cannot be read, or there is more below it than the limits allow.
-pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
+pub fn survey(root: &Path, limits: &Limits) -> io::Result<Survey> {
     let budget = Budget::new(limits.entries);
     let mut found = Vec::new();
     // Its own name tells as much as those of the folders in it, and `.` or a link to it has another one.
@@ -79,10 +88,17 @@ pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
         one.lacks.retain(|lack| known.insert(lack.clone()));
     }
     sort(&mut found);
+    let given = |name: &Path| match name.as_os_str().is_empty() {
+        true => root.to_owned(),
+        false => root.join(name),
+    };
     for one in &mut found {
-        one.path = if one.name.as_os_str().is_empty() { root.into() } else { root.join(&one.name) };
+        one.path = given(&one.name);
     }
-    Ok(found)
+    drop(folder);
+    let unread =
+        budget.unread().into_iter().map(|path| given(path.strip_prefix(&own).unwrap_or(&path)));
+    Ok(Survey { found, unread: unread.collect() })
 }
 
 /// A temporary name of the checkpoint, or of a folder above it that is named like one.
@@ -101,7 +117,12 @@ fn not_renamed(one: &Checkpoint) -> Option<Lack> {
 fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint>) {
     let from = found.len();
     found.extend(several::of_one_folder(formats::of_files(folder, above)));
-    let Some(depth) = depth.checked_sub(1) else { return };
+    let Some(depth) = depth.checked_sub(1) else {
+        if !subs(folder).is_empty() {
+            folder.leave_unread();
+        }
+        return;
+    };
     let (others, of_format) = of_formats(folder, above, found);
     let mut searched = Vec::new();
     let numbers: Vec<String> =
@@ -132,7 +153,10 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
                 found.push(formats::unread(folder, &name, &error, format));
             }
             // Perhaps the newest one: a start from the one before it would overwrite what it holds.
-            (Err(error), None) => found.extend(formats::unread_by_name(folder, &name, &error)),
+            (Err(error), None) => match formats::unread_by_name(folder, &name, &error) {
+                Some(one) => found.push(one),
+                None => folder.leave_unread(),
+            },
         }
     }
     found.extend(several::of_folders(&folder.path, above, searched));
@@ -140,6 +164,11 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
     formats::compare(folder, found);
     beside::compare(folder, found);
     mark_tracked(folder, found);
+}
+
+/// The names of the folders that are looked at.
+fn subs(folder: &Folder<'_>) -> Vec<String> {
+    folder.names(true, |name| !name.starts_with('.') && name != "__pycache__")
 }
 
 /// A folder in another one, with its name.
@@ -151,7 +180,7 @@ fn of_formats<'b>(
     above: Told,
     found: &mut Vec<Checkpoint>,
 ) -> (Vec<Sub<'b>>, BTreeMap<String, Format>) {
-    let names = folder.names(true, |name| !name.starts_with('.') && name != "__pycache__");
+    let names = subs(folder);
     let from = found.len();
     let mut others = Vec::new();
     let mut of_format: BTreeMap<String, Format> = BTreeMap::new();
