@@ -211,6 +211,14 @@ pub(crate) fn is_temporary(name: &str) -> bool {
         || last.filter(|last| *last != first).is_some_and(is_left)
 }
 
+/// Whether somebody put it aside: `step_300.bak`, `step_300_old.pt`.
+pub(crate) fn is_put_aside(name: &str) -> bool {
+    const MARKS: &[&str] = &["bak", "old", "bad", "broken", "corrupt", "corrupted"];
+    let name = name.to_ascii_lowercase();
+    let mut words = name.rsplit(|letter: char| !letter.is_ascii_alphanumeric());
+    words.find(|word| !ENDS.contains(word)).is_some_and(|last| MARKS.contains(&last))
+}
+
 /// The same name without numbers: that of its series.
 pub(crate) fn series(name: &str) -> String {
     name.chars().filter(|letter| !letter.is_ascii_digit()).collect()
