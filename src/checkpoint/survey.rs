@@ -131,7 +131,12 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
         let has_own = |file: &str| told(file).has_step_or_epoch() || is_remarkable(file);
         is_numbered(name, "") && sub.as_ref().is_ok_and(|sub| !sub.names(false, has_own).is_empty())
     };
-    let are_steps = names::are_steps(&numbers, Told::default()) && !others.iter().any(is_run);
+    let counted = match names::are_steps(&numbers, Told::default()) {
+        _ if others.iter().any(is_run) => None,
+        true => Some("step_"),
+        // `0`, `1` and `2` are parts in the folder of a step.
+        false => above.place().is_none().then_some("epoch_"),
+    };
     for (name, sub) in others {
         // A folder that is named like its neighbours, and holds only the beginning of what they hold.
         let format = of_format.get(&series(&name)).copied();
@@ -140,8 +145,8 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
             (Ok(sub), None) => {
                 let mut inner = Vec::new();
                 // `1000` and `2000` beside it.
-                let name =
-                    if are_steps && is_numbered(&name, "") { format!("step_{name}") } else { name };
+                let counted = counted.filter(|_| is_numbered(&name, "")).unwrap_or_default();
+                let name = format!("{counted}{name}");
                 let depth = if names::is_of_one(&name) { LEVELS_OF_ONE } else { depth };
                 walk(&sub, depth, Told::of_folder(&name, above), &mut inner);
                 let promised = formats::by_name(&sub, &inner);
