@@ -45,6 +45,8 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
         sets.retain(|one| one.is_whole() || Some(one.modified) > whole);
         found.extend(sets);
     }
+    let runs: BTreeSet<String> =
+        found.iter().filter(|one| !one.standing.is_aside).flat_map(own_words).collect();
     let mut of_steps: BTreeMap<Option<Place>, Vec<Checkpoint>> = BTreeMap::new();
     for one in found {
         of_steps.entry(one.standing.place.filter(|_| one.standing.is_own)).or_default().push(one);
@@ -58,6 +60,14 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
         if main.is_empty() {
             orphans.extend(joined(beside));
         } else if main.len() == 1 {
+            let own = main.first().map(own_words).unwrap_or_default();
+            // Beside the model of another run.
+            let is_of_other = |one: &Checkpoint| {
+                let words = own_words(one);
+                words.is_disjoint(&own) && !words.is_disjoint(&runs)
+            };
+            let (other, beside): (Vec<_>, Vec<_>) = beside.into_iter().partition(is_of_other);
+            orphans.extend(joined(other));
             main.extend(beside);
             let one = joined(main);
             let series = one.as_ref().map(|one| names::series(&one.own_name()));
@@ -91,6 +101,13 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
     }
     compare_companions(&mut found);
     found
+}
+
+/// The words of a name that say neither what is in the file nor its step, such as that of its run.
+fn own_words(one: &Checkpoint) -> BTreeSet<String> {
+    let series = names::kind(&one.own_name(), one.step).to_ascii_lowercase();
+    let words = series.split(|letter: char| !letter.is_ascii_alphanumeric());
+    words.filter(|word| !names::is_never_alone(word)).map(str::to_owned).collect()
 }
 
 /// The files of all ranks of one step.
