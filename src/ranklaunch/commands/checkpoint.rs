@@ -101,7 +101,7 @@ fn not_read(unread: &[PathBuf], lang: Lang) -> String {
     };
     let Text { en, zh } = more;
     let line = text!(
-        "not complete: folders in {first}{en} were not read, too deep or not readable",
+        "not complete: folders in {first}{en} were not read, since they lie too deep or cannot be read",
         "列表不完整：未读取 {first}{zh} 中的目录（层级过深或不可读）"
     );
     format!("{}\n", line.get(lang))
