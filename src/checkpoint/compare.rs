@@ -80,8 +80,12 @@ fn companions_of_step(
             Some(at) => one(at)?.lacks.clone(),
             None if !has_fewer(kind) => return None,
             None => {
-                let (last, step) = (one(before.get(*kind)?)?, one(own.values().next()?)?.step);
-                vec![Lack::Missing(names::renumbered(&last.own_name(), last.step, step))]
+                let (last, own) = (one(before.get(*kind)?)?, one(own.values().next()?)?);
+                // That of another run, which goes on beside this one.
+                if last.modified > own.modified {
+                    return None;
+                }
+                vec![Lack::Missing(names::renumbered(&last.own_name(), last.step, own.step))]
             }
         };
         (!lacks.is_empty()).then(|| (*kind, is_small(kind), names::series(kind), lacks))

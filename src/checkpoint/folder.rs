@@ -35,12 +35,14 @@ pub(crate) struct Budget {
     is_spent: Cell<bool>,
     /// Folders that were read: reading one again takes nothing.
     read: RefCell<BTreeSet<PathBuf>>,
+    /// Folders in which others were not read.
+    unread: RefCell<BTreeSet<PathBuf>>,
 }
 
 impl Budget {
     pub(crate) fn new(entries: usize) -> Budget {
         let (left, is_spent) = (Cell::new(entries), Cell::new(false));
-        Budget { left, is_spent, read: RefCell::default() }
+        Budget { left, is_spent, read: RefCell::default(), unread: RefCell::default() }
     }
 
     fn take(&self) -> bool {
@@ -54,13 +56,22 @@ impl Budget {
     pub(crate) fn is_spent(&self) -> bool {
         self.is_spent.get()
     }
+
+    /// The folders in which others were not read.
+    pub(crate) fn unread(self) -> BTreeSet<PathBuf> {
+        self.unread.into_inner()
+    }
 }
 
-/// A name with its bytes that are no UTF-8 as `\xNN`: two names stay two.
-fn shown(name: &OsStr) -> String {
+/// A path as text. Bytes that are no UTF-8 are `\xNN`, and backslashes beside them or in front of an `x` are doubled, so
+/// that two paths stay two.
+pub fn shown(path: &OsStr) -> String {
+    if let Some(text) = path.to_str().filter(|text| !text.contains("\\x")) {
+        return text.to_owned();
+    }
     let mut shown = String::new();
-    for chunk in name.as_encoded_bytes().utf8_chunks() {
-        shown.push_str(chunk.valid());
+    for chunk in path.as_encoded_bytes().utf8_chunks() {
+        shown.push_str(&chunk.valid().replace('\\', r"\\"));
         let _ = chunk.invalid().iter().try_for_each(|byte| write!(shown, "\\x{byte:02x}"));
     }
     shown
@@ -100,11 +111,7 @@ impl<'b> Folder<'b> {
                 is_alias = is_here && leads_to.extension() == entry.path().extension();
             }
             let (name, known) = (entry.file_name(), OnceCell::new());
-            let mut shown = shown(&name);
-            while entries.contains_key(&shown) {
-                shown.push('?');
-            }
-            entries.insert(shown, Entry { is_folder: kind.is_dir(), is_alias, name, known });
+            entries.insert(shown(&name), Entry { is_folder: kind.is_dir(), is_alias, name, known });
         }
         Ok(Folder { path: path.to_owned(), entries, links, budget })
     }
@@ -117,6 +124,11 @@ impl<'b> Folder<'b> {
 
     pub(crate) fn try_sub(&self, name: &str) -> io::Result<Folder<'b>> {
         Folder::read(&self.path_of(name), self.budget)
+    }
+
+    /// Keeps in mind that folders in this one were not read.
+    pub(crate) fn leave_unread(&self) {
+        self.budget.unread.borrow_mut().insert(self.path.clone());
     }
 
     /// The path of an entry, by its true name.

@@ -31,5 +31,5 @@ pub fn checkpoints(folder: &Path, data: &[u8]) -> bool {
         }
     }
     let Ok(found) = survey(folder, &Limits::default()) else { return false };
-    found.iter().all(|one| one.lacks.iter().all(|lack| !lack.words().en.is_empty()))
+    found.found.iter().all(|one| one.lacks.iter().all(|lack| !lack.words().en.is_empty()))
 }

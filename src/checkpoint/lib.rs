@@ -27,15 +27,16 @@ mod zip;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 
+pub use folder::shown;
 pub use lack::Lack;
 use progress::Place;
 pub use ranks::RankFiles;
-pub use survey::{Limits, survey};
+pub use survey::{Limits, Survey, survey};
 
 /// The writer of a checkpoint, by the way in which it lies on disk.
 #[derive(
@@ -68,6 +69,11 @@ impl Format {
         self.into()
     }
 }
+
+/// Seconds from 1970 to 2000. Archives and images give files times of 1970 and 1980 where they keep none.
+const EARLIEST: Duration = Duration::from_secs(946_684_800);
+/// How far the clocks of nodes and of their storage may be apart.
+const APART: Duration = Duration::from_secs(60);
 
 /// One checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +114,15 @@ pub(crate) struct Standing {
 impl Checkpoint {
     pub fn is_whole(&self) -> bool {
         self.lacks.is_empty()
+    }
+
+    /// Time since the last write to one of its files. None if that time cannot be true.
+    pub fn age(&self) -> Option<Duration> {
+        let age = match self.modified.elapsed() {
+            Err(ahead) if ahead.duration() < APART => Some(Duration::ZERO),
+            age => age.ok(),
+        };
+        age.filter(|_| self.modified >= SystemTime::UNIX_EPOCH + EARLIEST)
     }
 
     /// Whether it is bare weights, as frameworks export them.

@@ -76,6 +76,20 @@ pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     Some(Ranked { ranks, world, may_begin_at_one, without, without_world })
 }
 
+/// The name of other ranks.
+pub(crate) fn of_ranks(name: &str, ranks: &[u32]) -> String {
+    let found = numbers(name);
+    let mut ranks = ranks.iter();
+    let mut other = String::new();
+    for one in &found {
+        let rank = (one.counts == Counted::Ranks).then(|| ranks.next()).flatten();
+        let digits = rank.map(|rank| format!("{rank:0width$}", width = one.digits.len()));
+        other.push_str(one.before);
+        other.push_str(digits.as_deref().unwrap_or(one.digits));
+    }
+    other + found.last().map_or(name, |one| one.after)
+}
+
 /// Words of files that stand beside the weights.
 const ASIDE: &[&str] = &[
     "optimizer",
@@ -195,6 +209,14 @@ pub(crate) fn is_temporary(name: &str) -> bool {
     is_marked
         || (*first == "tmp" && is_step)
         || last.filter(|last| *last != first).is_some_and(is_left)
+}
+
+/// Whether somebody put it aside: `step_300.bak`, `step_300_old.pt`.
+pub(crate) fn is_put_aside(name: &str) -> bool {
+    const MARKS: &[&str] = &["bak", "old", "bad", "broken", "corrupt", "corrupted"];
+    let name = name.to_ascii_lowercase();
+    let mut words = name.rsplit(|letter: char| !letter.is_ascii_alphanumeric());
+    words.find(|word| !ENDS.contains(word)).is_some_and(|last| MARKS.contains(&last))
 }
 
 /// The same name without numbers: that of its series.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::folder::Folder;
@@ -83,82 +83,41 @@ fn end_of_tensors(header: &[u8]) -> Option<u64> {
     if header.first() != Some(&b'{') {
         return None;
     }
-    let Header(mut places) = serde_json::from_slice(header).ok()?;
+    let Entries::<false>(mut places) = serde_json::from_slice(header).ok()?;
     places.sort_unstable();
     places.into_iter().try_fold(0, |end, (from, to)| (from == end).then_some(to))
 }
 
-/// The places of the tensors. A header of 100 MB has some two million: nothing else of it is kept.
-struct Header(Vec<(u64, u64)>);
+/// The places of the tensors, or nothing of the texts that a file tells of itself. A header of 100 MB has some two million:
+/// nothing else of it is kept.
+struct Entries<const ARE_TEXTS: bool>(Vec<(u64, u64)>);
 
-impl<'de> Deserialize<'de> for Header {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Header, D::Error> {
-        struct Tensors;
-        impl<'de> Visitor<'de> for Tensors {
-            type Value = Header;
+impl<'de, const ARE_TEXTS: bool> Deserialize<'de> for Entries<ARE_TEXTS> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct ByName<const ARE_TEXTS: bool>;
+        impl<'de, const ARE_TEXTS: bool> Visitor<'de> for ByName<ARE_TEXTS> {
+            type Value = Entries<ARE_TEXTS>;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("tensors by their names")
+                out.write_str("tensors or texts by their names")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Header, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
                 let mut places = Vec::new();
-                while let Some(Name { is_metadata }) = from.next_key()? {
-                    if is_metadata {
-                        from.next_value::<Option<Metadata>>()?;
+                while let Some(name) = from.next_key::<String>()? {
+                    if ARE_TEXTS {
+                        from.next_value::<String>()?;
+                    } else if name == "__metadata__" {
+                        from.next_value::<Option<Entries<true>>>()?;
                     } else {
                         let tensor: Tensor<'_> = from.next_value()?;
                         places.push(tensor.place().ok_or_else(|| A::Error::custom("its size"))?);
                     }
                 }
-                Ok(Header(places))
+                Ok(Entries(places))
             }
         }
-        from.deserialize_map(Tensors)
-    }
-}
-
-struct Name {
-    is_metadata: bool,
-}
-
-impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
-            type Value = Name;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("a name")
-            }
-
-            fn visit_str<E: Error>(self, name: &str) -> Result<Name, E> {
-                Ok(Name { is_metadata: name == "__metadata__" })
-            }
-        }
-        from.deserialize_str(Text)
-    }
-}
-
-/// Texts by their names.
-struct Metadata;
-
-impl<'de> Deserialize<'de> for Metadata {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Metadata, D::Error> {
-        struct Texts;
-        impl<'de> Visitor<'de> for Texts {
-            type Value = Metadata;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("texts by their names")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Metadata, A::Error> {
-                while from.next_entry::<IgnoredAny, Name>()?.is_some() {}
-                Ok(Metadata)
-            }
-        }
-        from.deserialize_map(Texts)
+        from.deserialize_map(ByName)
     }
 }
 

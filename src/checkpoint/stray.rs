@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::Checkpoint;
-use crate::names::{are_steps, series};
+use crate::names::{self, are_steps, series};
 use crate::progress::{Place, Told, is_remarkable, stage_of, told};
 
 /// Checkpoints that show how a program numbers and writes them.
@@ -18,7 +18,11 @@ const SERIES: usize = 3;
 pub(crate) fn strays(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
     let whole: Vec<&Checkpoint> =
         found.iter().filter(|one| one.is_whole() && !one.standing.is_aside).collect();
-    let all = [lone(&whole), bare(&whole), nested(&whole)];
+    let is_put_aside = |one: &&Checkpoint| {
+        one.name.iter().any(|name| names::is_put_aside(&name.to_string_lossy()))
+    };
+    let put_aside = whole.iter().copied().filter(is_put_aside).collect();
+    let all = [lone(&whole), bare(&whole), nested(&whole), put_aside];
     all.into_iter().flatten().map(|one| one.path.clone()).collect()
 }
 

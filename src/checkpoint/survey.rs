@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::beside;
@@ -36,13 +36,22 @@ impl Default for Limits {
     }
 }
 
+/// What a walk found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    /// Newest first.
+    pub found: Vec<Checkpoint>,
+    /// Folders in which others were not read, since they lie too deep or refuse it: checkpoints may be there too.
+    pub unread: Vec<PathBuf>,
+}
+
 /// The checkpoints in the folder and below it, newest first: those with a step by it, with a last one before them, the
 /// others behind them by epoch if all have one, else by the time of the last write, and exports behind all. A folder
 /// that is a checkpoint is not searched.
 ///
 /// # Errors
 /// When the folder itself cannot be read, or there is more below it than the limits allow.
-pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
+pub fn survey(root: &Path, limits: &Limits) -> io::Result<Survey> {
     let budget = Budget::new(limits.entries);
     let mut found = Vec::new();
     // Its own name tells as much as those of the folders in it, and `.` or a link to it has another one.
@@ -79,10 +88,17 @@ pub fn survey(root: &Path, limits: &Limits) -> io::Result<Vec<Checkpoint>> {
         one.lacks.retain(|lack| known.insert(lack.clone()));
     }
     sort(&mut found);
+    let given = |name: &Path| match name.as_os_str().is_empty() {
+        true => root.to_owned(),
+        false => root.join(name),
+    };
     for one in &mut found {
-        one.path = if one.name.as_os_str().is_empty() { root.into() } else { root.join(&one.name) };
+        one.path = given(&one.name);
     }
-    Ok(found)
+    drop(folder);
+    let unread =
+        budget.unread().into_iter().map(|path| given(path.strip_prefix(&own).unwrap_or(&path)));
+    Ok(Survey { found, unread: unread.collect() })
 }
 
 /// A temporary name of the checkpoint, or of a folder above it that is named like one.
@@ -101,7 +117,12 @@ fn not_renamed(one: &Checkpoint) -> Option<Lack> {
 fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint>) {
     let from = found.len();
     found.extend(several::of_one_folder(formats::of_files(folder, above)));
-    let Some(depth) = depth.checked_sub(1) else { return };
+    let Some(depth) = depth.checked_sub(1) else {
+        if !subs(folder).is_empty() {
+            folder.leave_unread();
+        }
+        return;
+    };
     let (others, of_format) = of_formats(folder, above, found);
     let mut searched = Vec::new();
     let numbers: Vec<String> =
@@ -110,7 +131,12 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
         let has_own = |file: &str| told(file).has_step_or_epoch() || is_remarkable(file);
         is_numbered(name, "") && sub.as_ref().is_ok_and(|sub| !sub.names(false, has_own).is_empty())
     };
-    let are_steps = names::are_steps(&numbers, Told::default()) && !others.iter().any(is_run);
+    let counted = match names::are_steps(&numbers, Told::default()) {
+        _ if others.iter().any(is_run) => None,
+        true => Some("step_"),
+        // `0`, `1` and `2` are parts in the folder of a step.
+        false => above.place().is_none().then_some("epoch_"),
+    };
     for (name, sub) in others {
         // A folder that is named like its neighbours, and holds only the beginning of what they hold.
         let format = of_format.get(&series(&name)).copied();
@@ -119,8 +145,8 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
             (Ok(sub), None) => {
                 let mut inner = Vec::new();
                 // `1000` and `2000` beside it.
-                let name =
-                    if are_steps && is_numbered(&name, "") { format!("step_{name}") } else { name };
+                let counted = counted.filter(|_| is_numbered(&name, "")).unwrap_or_default();
+                let name = format!("{counted}{name}");
                 let depth = if names::is_of_one(&name) { LEVELS_OF_ONE } else { depth };
                 walk(&sub, depth, Told::of_folder(&name, above), &mut inner);
                 let promised = formats::by_name(&sub, &inner);
@@ -132,7 +158,10 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
                 found.push(formats::unread(folder, &name, &error, format));
             }
             // Perhaps the newest one: a start from the one before it would overwrite what it holds.
-            (Err(error), None) => found.extend(formats::unread_by_name(folder, &name, &error)),
+            (Err(error), None) => match formats::unread_by_name(folder, &name, &error) {
+                Some(one) => found.push(one),
+                None => folder.leave_unread(),
+            },
         }
     }
     found.extend(several::of_folders(&folder.path, above, searched));
@@ -140,6 +169,11 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
     formats::compare(folder, found);
     beside::compare(folder, found);
     mark_tracked(folder, found);
+}
+
+/// The names of the folders that are looked at.
+fn subs(folder: &Folder<'_>) -> Vec<String> {
+    folder.names(true, |name| !name.starts_with('.') && name != "__pycache__")
 }
 
 /// A folder in another one, with its name.
@@ -151,7 +185,7 @@ fn of_formats<'b>(
     above: Told,
     found: &mut Vec<Checkpoint>,
 ) -> (Vec<Sub<'b>>, BTreeMap<String, Format>) {
-    let names = folder.names(true, |name| !name.starts_with('.') && name != "__pycache__");
+    let names = subs(folder);
     let from = found.len();
     let mut others = Vec::new();
     let mut of_format: BTreeMap<String, Format> = BTreeMap::new();

@@ -1,6 +1,7 @@
 //! Names, and folders with any bytes in their files.
 
 mod layouts;
+mod listing;
 mod programs;
 mod series;
 mod whole;
@@ -27,8 +28,7 @@ fn newest_is_first_by_step_and_else_by_time() {
             let file = std::fs::File::options().write(true).open(path);
             file.and_then(|file| file.set_modified(at)).expect("its time is set");
         }
-        let found = survey(folder.path(), &Limits::default()).expect("a folder");
-        found.iter().map(|one| one.name.display().to_string()).collect()
+        found(&folder).iter().map(|one| one.name.display().to_string()).collect()
     };
     assert_eq!(names(&["last.pt", "best.pt"]), ["best.pt", "last.pt"]);
     assert_eq!(
@@ -116,7 +116,7 @@ fn safetensors(data: &[u8]) -> Vec<u8> {
 }
 
 fn found(folder: &tempfile::TempDir) -> Vec<Checkpoint> {
-    survey(folder.path(), &Limits::default()).expect("it is read")
+    survey(folder.path(), &Limits::default()).expect("it is read").found
 }
 
 /// Name, format and whether it is whole.
@@ -227,7 +227,7 @@ fn names_that_are_no_utf_8_are_read() {
 fn more_files_than_the_limit_are_refused() {
     let folder = made(&["step-1.pt", "data/1", "data/2", "data/3"]);
     let limited = |entries| survey(folder.path(), &Limits { entries, ..Limits::default() });
-    assert_eq!(limited(5).map(|found| found.len()).ok(), Some(1));
+    assert_eq!(limited(5).map(|seen| seen.found.len()).ok(), Some(1));
     let error = limited(4).expect_err("they are too many");
     assert!(text::lang::cause(&error).en.contains("more than 4"), "{error}");
 }
@@ -237,7 +237,7 @@ fn digest_is_the_same_wherever_the_folder_is_mounted() {
     let digest = || {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("step-1.pt"), "PK").expect("it is written");
-        survey(folder.path(), &Limits::default()).expect("a folder").remove(0).digest()
+        found(&folder).remove(0).digest()
     };
     assert_eq!(digest(), digest());
 }

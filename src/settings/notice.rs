@@ -220,6 +220,8 @@ pub(super) enum Mistake {
     IsStop(NoticeSignal),
     /// The path, which is relative.
     Relative(String),
+    /// A path of which this is the rest behind a comma, where the next source begins.
+    Comma(String),
     /// The word of a source that is there twice.
     Twice(String),
     /// `auto` or `off` beside sources.
@@ -240,7 +242,12 @@ pub(super) fn mistake(text: &str) -> Option<Mistake> {
         if let Some(alone) = ["auto", "off"].into_iter().find(|alone| *alone == word) {
             return text.contains(',').then_some(Mistake::Beside(alone));
         }
-        let Ok(source) = word.parse::<NoticeSource>() else { continue };
+        let Ok(source) = word.parse::<NoticeSource>() else {
+            if matches!(seen.last(), Some(NoticeSource::File(_))) {
+                return Some(Mistake::Comma(word.to_owned()));
+            }
+            continue;
+        };
         if seen.contains(&source) {
             return Some(Mistake::Twice(word.to_owned()));
         }
@@ -325,6 +332,8 @@ mod tests {
             ("signal:TERM", Mistake::IsStop(TERM)),
             ("slurm,signal:SIGHUP", Mistake::IsStop(NoticeSignal(1))),
             ("file:stop", Mistake::Relative("stop".into())),
+            ("file:/a,b/stop", Mistake::Comma("b/stop".into())),
+            ("slurm,file:/a,", Mistake::Comma("".into())),
             ("aws,aws", Mistake::Twice("aws".into())),
             ("signal:USR1,signal:SIGUSR1", Mistake::Twice("signal:SIGUSR1".into())),
             ("slurm,auto", Mistake::Beside("auto")),

@@ -116,6 +116,10 @@ fn known_mistake(row: &SettingRow, value: &OsStr) -> Option<Text> {
                 "`{path}` would be another file on a node with another working folder: write file:/… with the whole path",
                 "`{path}` 在工作目录不同的节点上会是另一个文件：请写完整路径 file:/…"
             ),
+            Mistake::Comma(rest) => text!(
+                "`{rest}` is no source: each comma begins another one, so a path with a comma cannot be named; name a link to the file",
+                "`{rest}` 不是来源：逗号用于分隔来源，因此不能使用带逗号的路径；请改用指向该文件的链接"
+            ),
             Mistake::Twice(word) => text!("`{word}` is there twice", "`{word}` 出现了两次"),
             Mistake::Beside(alone) => text!(
                 "{alone} stands alone; name sources, or {alone}",

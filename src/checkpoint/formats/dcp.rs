@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::folder::Folder;
 use crate::lack::{Lack, gaps};
 use crate::zip::{self, LOCAL};
-use text::pickle::{Value, read_first};
+use text::pickle::{Value, read_rows};
 
 const METADATA: &str = ".metadata";
 
@@ -89,29 +89,27 @@ impl Items {
     }
 }
 
+/// The fields of an item, in `storage_data`.
+const PLACE: &[&str] = &["relative_path", "offset", "length"];
+
 fn of_metadata(folder: &Folder<'_>, name: &str) -> Vec<Lack> {
     let bytes = match folder.content(name) {
         Ok(bytes) => bytes,
         Err(lack) => return vec![lack],
     };
     // Its reader takes no notice of bytes behind it.
-    let Ok(Some((tree, _))) = read_first(&bytes) else {
+    let Ok(Some(tree)) = read_rows(&bytes, "storage_data", PLACE) else {
         return vec![Lack::Damaged(name.to_owned())];
     };
-    let Some(items) = tree.root().get("storage_data").and_then(Value::values) else {
-        return vec![Lack::Damaged(name.to_owned())];
-    };
+    let items = tree.root().list().into_iter().flatten();
     let mut needs: BTreeMap<String, Items> = BTreeMap::new();
     for item in items {
-        let text = |name| item.get(name).and_then(Value::text);
-        let number =
-            |name| item.get(name).and_then(Value::int).and_then(|at| u64::try_from(at).ok());
-        let (Some(file), Some(offset), Some(length)) =
-            (text("relative_path"), number("offset"), number("length"))
-        else {
-            continue;
-        };
-        let item = (offset, length);
+        let fields: Vec<Value<'_, '_>> = item.list().into_iter().flatten().collect();
+        let [file, place @ ..] = fields.as_slice() else { continue };
+        let number = |at: &Value<'_, '_>| u64::try_from(at.int()?).ok();
+        let place: Vec<u64> = place.iter().filter_map(number).collect();
+        let (Some(file), [offset, length]) = (file.text(), place.as_slice()) else { continue };
+        let item = (*offset, *length);
         let items = needs.entry(file.to_owned()).or_insert(Items { first: item, last: item });
         items.first = items.first.min(item);
         items.last = items.last.max(item);

@@ -424,7 +424,7 @@ fn folders_that_are_read_twice_count_once() {
         "checkpoint-1/trainer_state.json",
     ]);
     let limited = |entries| survey(folder.path(), &Limits { entries, ..Limits::default() });
-    assert_eq!(limited(4).map(|found| found.len()).ok(), Some(1));
+    assert_eq!(limited(4).map(|seen| seen.found.len()).ok(), Some(1));
     assert!(limited(3).is_err());
 }
 

@@ -397,3 +397,188 @@ fn what_is_no_file_cannot_be_read() {
     let found = found(&folder);
     assert!(matches!(found[0].lacks.as_slice(), [Lack::Unread { .. }]), "{:?}", found[0].lacks);
 }
+
+/// Ranks of several axes, of which each combination has a file or a folder. There is no checkpoint before it.
+#[test]
+fn missing_combination_of_ranks_is_seen() {
+    for layout in [
+        "step_#_pp@_tp$.pt",
+        "step_#/pp-@_tp-$.pt",
+        "step_#/model_pp-@_tp-$.safetensors",
+        "step_#/mp_rank_0@_00$/model.pt",
+        "step_#/tp_rank_0@_pp_rank_00$.pt",
+        "step_#/tp_rank_0@_pp_rank_00$/model.pt",
+        "step_#/dp_rank_0_tp_rank_@_pp_rank_$.pt",
+        "ckpt_#_tp_rank_0@_pp_rank_00$.pt",
+        "iter_#/mp_rank_0@_00$/model_optim_rng.pt",
+    ] {
+        let of = |(one, other): (u32, u32)| {
+            let name = layout.replace('#', "200").replace('@', &one.to_string());
+            name.replace('$', &other.to_string())
+        };
+        for (ones, others) in [(2, 2), (1, 3), (3, 2)] {
+            let all = (0..ones).flat_map(|one| (0..others).map(move |other| (one, other)));
+            let all: Vec<String> = all.map(of).collect();
+            let mut all: Vec<&str> = all.iter().map(String::as_str).collect();
+            all.push("latest_checkpointed_iteration.txt");
+            let lacks = |files: &[&str]| {
+                let folder = made(files);
+                let tracker = folder.path().join("latest_checkpointed_iteration.txt");
+                std::fs::write(tracker, "200").expect("it is written");
+                let found = named(&folder);
+                assert_eq!(found.len(), 1, "{found:?}");
+                found[0].contains("is missing")
+            };
+            assert!(!lacks(&all), "{layout}");
+            let has_others = |at: usize| {
+                let (ones, others) = (ones as usize, others as usize);
+                at + 1 < ones * others && ones.min(others) > 1
+            };
+            for missing in (0..all.len() - 1).filter(|at| has_others(*at)) {
+                let mut files = all.clone();
+                let name = files.remove(missing);
+                assert!(lacks(&files), "{layout}: {name}");
+            }
+        }
+    }
+    // Sizes, of which none is 0.
+    let sizes = ["llama_tp2_pp4_step_100.pt", "llama_tp4_pp2_step_100.pt"];
+    assert!(names(&sizes).iter().all(|name| !name.contains(": ")));
+    assert_eq!(names(&["llama_tp2_pp4_step_100.pt", "llama_tp2_pp4_step_200.pt"]).len(), 2);
+}
+
+/// Whatever its name is like, what somebody put aside is chosen only if there is nothing else.
+#[test]
+fn name_of_what_was_put_aside_stands_behind_all_others() {
+    for mark in ["bak", "old", "incomplete", "partial"] {
+        for layout in [
+            "step_300.@/model.pt",
+            "step_300_@/model.pt",
+            "step_300.pt.@/model.pt",
+            "step_300.@.pt",
+            "step_300-@.pt",
+            "run_@/step_300.pt",
+        ] {
+            let aside = layout.replace('@', mark);
+            let found = sized(&[("step_200/model.pt", 9000), (&aside, 9000)]);
+            let newest = found.iter().find(|one| !one.contains(": ")).expect("one is whole");
+            let is_run = layout.starts_with("run") && !["bak", "old"].contains(&mark);
+            assert_eq!(newest == "step_200/model.pt", !is_run, "{aside}: {found:?}");
+            let alone = sized(&[(&aside, 9000)]);
+            assert!(alone[0].starts_with(&aside[..5]), "{alone:?}");
+        }
+    }
+    // Words that a name has for other reasons.
+    for name in ["old_town_step_300.pt", "bakery_300.pt", "partial_fc_step_300.pt", "gold_300.pt"] {
+        assert_eq!(sized(&[("step_200.pt", 9000), (name, 9000)])[0], name);
+    }
+}
+
+/// Folders that are numbered from 0 or 1 on, in the order of their numbers; in the folder of a step they are parts.
+#[test]
+fn bare_numbers_from_0_on_are_epochs() {
+    for (first, count) in [(0, 1), (0, 4), (1, 3), (0, 12)] {
+        for files in [&["model.pt"][..], &["model.pt", "optimizer.pt"], &["a.safetensors", "b.pt"]]
+        {
+            let of = |epoch: u32| files.iter().map(move |file| format!("{epoch}/{file}"));
+            let all: Vec<String> = (first..first + count).flat_map(of).collect();
+            let mut all: Vec<(&str, usize)> =
+                all.iter().map(|name| (name.as_str(), 9000)).collect();
+            let newest = format!("{}", first + count - 1);
+            assert_eq!(sized(&all)[0].split('/').next(), Some(newest.as_str()), "{all:?}");
+            // Copied in another order.
+            all.reverse();
+            assert_eq!(sized(&all)[0].split('/').next(), Some(newest.as_str()), "{all:?}");
+            if files.len() > 1 && count > 2 {
+                all.remove(0);
+                assert!(sized(&all)[0].contains("is missing"), "{all:?}");
+                assert!(!sized(&all)[1].contains(": "), "{all:?}");
+            }
+        }
+    }
+    assert_eq!(names(&["step_7/0/model.pt", "step_7/1/model.pt"]), ["step_7"]);
+    let trials = ["0/last.pt", "1/last.pt", "0/step_9.pt", "1/step_8.pt"];
+    assert_eq!(names(&trials)[0], "0/step_9.pt");
+}
+
+/// Two runs in one folder are one list, and no part of one is counted to the other.
+#[test]
+fn parts_of_two_runs_are_not_mixed() {
+    let of = |run: &str, steps: &[u32], kinds: &[&str]| -> Vec<String> {
+        let name = |step: u32, kind: &&str| format!("{run}-{kind}{step}.pt");
+        steps.iter().flat_map(|step| kinds.iter().map(move |kind| name(*step, kind))).collect()
+    };
+    let seen = |files: &[Vec<String>]| {
+        let files = files.concat();
+        sized(&files.iter().map(|name| (name.as_str(), 9000)).collect::<Vec<_>>())
+    };
+    for (one, other) in [("runA", "runB"), ("run1", "run2"), ("small", "large-lr")] {
+        // The second one goes on, and has not come so far.
+        let all = [of(one, &[50, 60, 70], &["step-"]), of(other, &[50, 60], &["step-"])];
+        assert_eq!(seen(&all)[0], format!("{one}-step-70.pt"));
+        // The optimizer of the other run is none of this one.
+        let both = ["model-step-", "optimizer-step-"];
+        let [a, b] = [of(one, &[50], &both), of(other, &[50], &both)];
+        let [model, optimizer] = [of(one, &[60], &both[..1]), of(other, &[60], &both[1..])];
+        let found = seen(&[a.clone(), b.clone(), model.clone(), optimizer.clone()]);
+        let is_mixed = found.iter().all(|name| !name.starts_with(&optimizer[0]));
+        assert!(!is_mixed, "{found:?}");
+        // Ranks, and folders of steps.
+        let ranks = |run: &str, ranks: &[u32]| of(&format!("{run}-step-60"), ranks, &["rank"]);
+        let found = seen(&[ranks(one, &[0, 1]), ranks(other, &[1])]);
+        assert!(found.iter().any(|name| name.contains("parts 0 are missing")), "{found:?}");
+        let folder = |run: &str, file: &str| vec![format!("{run}-step-60/{file}.pt")];
+        let found = seen(&[folder(one, "model"), folder(one, "optimizer"), folder(other, "model")]);
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+}
+
+/// Without a tracker nothing tells steps that went back from files that were copied later.
+#[test]
+fn larger_step_is_first_although_a_smaller_one_is_newer() {
+    for layout in ["step_#.pt", "step_#/model.pt", "run/model_#.pt", "#/model.pt", "epoch_#.pt"] {
+        for again in 1..5 {
+            let steps = [50, 60, 100].into_iter().chain((60..100).step_by(10).take(again));
+            let mut files: Vec<String> = Vec::new();
+            for step in steps {
+                let name = layout.replace('#', &step.to_string());
+                files.retain(|one| *one != name);
+                files.push(name);
+            }
+            let files: Vec<(&str, usize)> =
+                files.iter().map(|name| (name.as_str(), 9000)).collect();
+            assert_eq!(sized(&files)[0], layout.replace('#', "100"), "{files:?}");
+        }
+    }
+}
+
+/// verl: an actor and a critic of each step, in any form.
+#[test]
+fn actor_and_critic_of_a_step_are_one() {
+    for files in [
+        &["model.pt"][..],
+        &["model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"],
+        &["huggingface/model.safetensors"],
+        &["pytorch_model.bin", "optimizer.pt"],
+        &[".metadata"],
+    ] {
+        let of = |step: u32, roles: &[&str]| -> Vec<String> {
+            let name = |role: &&str| {
+                let role = (*role).to_owned();
+                files.iter().map(move |file| format!("global_step_{step}/{role}/{file}"))
+            };
+            roles.iter().flat_map(name).collect()
+        };
+        let both = ["actor", "critic"];
+        let all = names_with_dcp(&[of(10, &both), of(20, &both)].concat());
+        assert_eq!(all, ["global_step_20", "global_step_10"], "{files:?}");
+        for role in both {
+            let torn = names_with_dcp(&[of(10, &both), of(20, &[role])].concat());
+            assert!(torn[0].contains("is missing"), "{files:?} {role}: {torn:?}");
+            assert_eq!((torn.len(), torn[1].as_str()), (2, "global_step_10"), "{torn:?}");
+        }
+        // Only one of them in each.
+        let one = names_with_dcp(&[of(10, &both[..1]), of(20, &both[..1])].concat());
+        assert!(one[0].starts_with("global_step_20") && !one[0].contains(": "), "{one:?}");
+    }
+}

@@ -261,11 +261,11 @@ fn folder_has_the_same_name_wherever_it_is_named() {
     let link = folder.path().join("current");
     std::os::unix::fs::symlink("step-100", &link).expect("it is linked");
     for path in [folder.path().join("step-100"), link, folder.path().join("step-100/x/..")] {
-        let one = survey(&path, &Limits::default()).expect("it is read").remove(0);
+        let one = survey(&path, &Limits::default()).expect("it is read").found.remove(0);
         assert_eq!((one.step, one.is_whole(), &one.path), (Some(100), true, &path));
     }
     let trainer = folder.path().join("checkpoint-500");
-    let one = survey(&trainer, &Limits::default()).expect("it is read").remove(0);
+    let one = survey(&trainer, &Limits::default()).expect("it is read").found.remove(0);
     assert_eq!((one.format, one.is_whole()), (Format::Trainer, false));
 }
 

@@ -22,7 +22,7 @@ pub fn checkpoints(host: &Host, settings: &Settings) -> Option<CheckpointFacts> 
         None => std::path::absolute(folder).unwrap_or_else(|_| folder.clone()),
     };
     let found = match survey(&host.path(&folder), &Limits::default()) {
-        Ok(found) => found,
+        Ok(seen) => seen.found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => {
             return Some(CheckpointFacts {

@@ -1,12 +1,12 @@
 //! `ranklaunch checkpoint`: lists the checkpoints below a folder, and says which are whole.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::output::{print, show};
-use checkpoint::{Checkpoint, Lack, Limits, survey};
+use checkpoint::{Checkpoint, Lack, Limits, Survey, shown, survey};
 use linux::host::Host;
 use linux::pace::clock;
 use settings::cli::{self, Options, ReportFormat};
@@ -23,7 +23,7 @@ const SHOWN: usize = 3;
 pub(crate) fn checkpoint(asked: &cli::Checkpoints, lang: Lang) -> Result<i32, Refusal> {
     Options { color: asked.color.clone(), ..Options::default() }.checked_color(&Host::live())?;
     let folder = Path::new(&asked.dir);
-    let found = survey(folder, &Limits::default()).map_err(|error| {
+    let seen = survey(folder, &Limits::default()).map_err(|error| {
         let (shown, Text { en, zh }) = (folder.display(), cause(&error));
         Refusal::new(
             Id::CheckpointInput,
@@ -35,32 +35,36 @@ pub(crate) fn checkpoint(asked: &cli::Checkpoints, lang: Lang) -> Result<i32, Re
         )
     })?;
     match asked.format {
-        ReportFormat::Json => print(format!("{:#}\n", document(&found, lang))),
-        ReportFormat::Text => show(&list(folder, &found, lang)),
+        ReportFormat::Json => print(format!("{:#}\n", document(&seen, lang))),
+        ReportFormat::Text => {
+            show(&(list(folder, &seen.found, lang) + &not_read(&seen.unread, lang)))
+        }
     }
     Ok(0)
 }
 
-fn document(found: &[Checkpoint], lang: Lang) -> Value {
+fn document(Survey { found, unread }: &Survey, lang: Lang) -> Value {
+    let text = |path: &PathBuf| shown(path.as_os_str());
     let newest = found.iter().find(|one| one.is_whole());
     let each = found.iter().map(|one| {
         let missing: Vec<_> =
             one.lacks.iter().map(|lack| lack.words().get(lang).to_owned()).collect();
         json!({
-            "path": one.path.to_string_lossy(),
+            "path": text(&one.path),
             "format": one.format,
             "step": one.step,
             "complete": one.is_whole(),
             "missing": missing,
             "bytes": one.bytes,
-            "age_s": one.modified.elapsed().unwrap_or_default().as_secs_f64(),
+            "age_s": one.age().map(|age| age.as_secs_f64()),
             "parts": one.parts,
         })
     });
     json!({
         "schema": 1,
-        "newest": newest.map(|one| one.path.to_string_lossy()),
+        "newest": newest.map(|one| text(&one.path)),
         "checkpoints": each.collect::<Vec<_>>(),
+        "unread": unread.iter().map(text).collect::<Vec<_>>(),
     })
 }
 
@@ -87,6 +91,22 @@ fn list(folder: &Path, found: &[Checkpoint], lang: Lang) -> String {
     out
 }
 
+/// The folders whose folders were not read, so that the list may not be complete.
+fn not_read(unread: &[PathBuf], lang: Lang) -> String {
+    let [first, rest @ ..] = unread else { return String::new() };
+    let first = in_one_line(&shown(first.as_os_str()));
+    let more = match rest.len() {
+        0 => Text::same(""),
+        more => text!(" and {more} more", " 等另外 {more} 个目录"),
+    };
+    let Text { en, zh } = more;
+    let line = text!(
+        "not complete: folders in {first}{en} were not read, since they lie too deep or cannot be read",
+        "列表不完整：未读取 {first}{zh} 中的目录（层级过深或不可读）"
+    );
+    format!("{}\n", line.get(lang))
+}
+
 /// Name, format, step, size, age.
 fn row(one: &Checkpoint, lang: Lang) -> [String; 5] {
     let name = match one.name.as_os_str().is_empty() {
@@ -94,13 +114,16 @@ fn row(one: &Checkpoint, lang: Lang) -> [String; 5] {
         false => one.name.as_path(),
     };
     let step = one.step.map(|step| text!("step {step}", "第 {step} 步").get(lang).to_owned());
-    let age = clock(one.modified.elapsed().unwrap_or_default());
+    let age = one.age().map(|age| {
+        let age = clock(age);
+        text!("{age} ago", "{age} 前").get(lang).to_owned()
+    });
     [
-        in_one_line(&name.to_string_lossy()),
+        in_one_line(&shown(name.as_os_str())),
         one.format.name().to_owned(),
         step.unwrap_or_default(),
         bytes(one.bytes),
-        text!("{age} ago", "{age} 前").get(lang).to_owned(),
+        age.unwrap_or_default(),
     ]
 }
 

@@ -158,6 +158,67 @@ pub fn read_first(bytes: &[u8]) -> Result<Option<(Tree<'_>, usize)>, PickleFlaw>
     }
 }
 
+/// The values of these keys in each map that has them all, as a list of lists, if some map has the key `holder`. Keeps
+/// texts and numbers only: the metadata of a large checkpoint has many millions of values, of which these are few. None:
+/// the bytes end before the pickle does, or no map has that key.
+///
+/// # Errors
+/// The flaw that comes first.
+pub fn read_rows<'a>(
+    bytes: &'a [u8],
+    holder: &'static str,
+    keys: &'static [&'static str],
+) -> Result<Option<Tree<'a>>, PickleFlaw> {
+    let mut machine = Machine::new(bytes, true);
+    let other = machine.nodes.add(Node::Other)?;
+    let (numbers, found) = (HashMap::new(), Vec::new());
+    machine.rows = Some(Rows { holder, keys, has_holder: false, other, numbers, found });
+    match machine.run() {
+        Ok(_) => {
+            let rows = machine.rows.take().filter(|rows| rows.has_holder);
+            let root = rows.map(|rows| machine.nodes.add(Node::List(rows.found))).transpose()?;
+            Ok(root.map(|root| machine.tree(root)))
+        }
+        Err(PickleFlaw::Cut { .. }) if machine.is_at_end => Ok(None),
+        Err(flaw) => Err(flaw),
+    }
+}
+
+/// What [`read_rows`] keeps.
+struct Rows {
+    holder: &'static str,
+    keys: &'static [&'static str],
+    has_holder: bool,
+    /// All values that are neither a text nor a number.
+    other: NodeId,
+    /// One node for each number.
+    numbers: HashMap<i64, NodeId>,
+    found: Vec<NodeId>,
+}
+
+impl Rows {
+    /// The node of a value; None of one that is stored.
+    fn known(&self, node: &Node<'_>) -> Option<NodeId> {
+        match node {
+            Node::Text(_) => None,
+            Node::Int(number) => self.numbers.get(number).copied(),
+            _ => Some(self.other),
+        }
+    }
+
+    fn take(&mut self, pairs: &[(NodeId, NodeId)], nodes: &mut Nodes<'_>) -> Result<(), TooMany> {
+        let find = |name: &str| {
+            let is_it = |(key, _): &&(NodeId, NodeId)| nodes.text(*key) == Some(name);
+            pairs.iter().find(is_it).map(|(_, value)| *value)
+        };
+        self.has_holder = self.has_holder || find(self.holder).is_some();
+        if let Some(row) = self.keys.iter().map(|key| find(key)).collect() {
+            self.found.push(nodes.add(Node::List(row))?);
+        }
+        Ok(())
+    }
+}
+
 fn run(bytes: &[u8], is_hollow: bool) -> Result<Tree<'_>, PickleFlaw> {
     let mut machine = Machine::new(bytes, is_hollow);
     let root = machine.run()?;
@@ -182,6 +243,8 @@ struct Machine<'a> {
     memoized: u32,
     /// What the pickle names instead of holding it.
     persistent: Vec<NodeId>,
+    /// Only these are kept.
+    rows: Option<Rows>,
     /// The bytes ended within an instruction.
     is_at_end: bool,
 }
@@ -200,6 +263,7 @@ impl<'a> Machine<'a> {
             memo: HashMap::new(),
             memoized: 0,
             persistent: Vec::new(),
+            rows: None,
             is_at_end: false,
         }
     }
@@ -301,7 +365,9 @@ impl<'a> Machine<'a> {
                     _ => self.memoized,
                 };
                 let top = self.top()?;
-                self.memo.insert(number, top);
+                if self.rows.as_ref().is_none_or(|rows| rows.other != top) {
+                    self.memo.insert(number, top);
+                }
                 self.memoized = self.memoized.saturating_add(1);
                 return Ok(None);
             }
@@ -310,8 +376,9 @@ impl<'a> Machine<'a> {
                     b'h' => u32::from(self.byte()?),
                     _ => u32::from_le_bytes(self.array()?),
                 };
-                let known = *self.memo.get(&number).ok_or(PickleFlaw::Cut { offset: start })?;
-                self.stack.push(known);
+                let other = self.rows.as_ref().filter(|_| number < self.memoized);
+                let known = self.memo.get(&number).copied().or(other.map(|rows| rows.other));
+                self.stack.push(known.ok_or(PickleFlaw::Cut { offset: start })?);
                 return Ok(None);
             }
             _ if self.is_hollow && REFUSED.iter().any(|(one, _)| *one == opcode) => {
@@ -323,9 +390,24 @@ impl<'a> Machine<'a> {
                 return Err(PickleFlaw::Refused { opcode, name, offset: start });
             }
         };
-        let id = self.nodes.add(node)?;
-        self.stack.push(id);
+        self.add(node)?;
         Ok(None)
+    }
+
+    fn add(&mut self, node: Node<'a>) -> Step<()> {
+        let number = if let Node::Int(number) = node { Some(number) } else { None };
+        let id = match self.rows.as_ref().and_then(|rows| rows.known(&node)) {
+            Some(known) => known,
+            None => {
+                let id = self.nodes.add(node)?;
+                if let Some((rows, number)) = self.rows.as_mut().zip(number) {
+                    rows.numbers.insert(number, id);
+                }
+                id
+            }
+        };
+        self.stack.push(id);
+        Ok(())
     }
 
     /// An instruction that makes or fills an object.
@@ -398,9 +480,7 @@ impl<'a> Machine<'a> {
             0x98 => return Ok(()),
             _ => return Err(PickleFlaw::Cut { offset: start }),
         };
-        let id = self.nodes.add(made)?;
-        self.stack.push(id);
-        Ok(())
+        self.add(made)
     }
 
     /// APPEND, APPENDS, SETITEM and SETITEMS: add the top values to the list or map below.
@@ -421,6 +501,9 @@ impl<'a> Machine<'a> {
                 _ => self.pairs()?,
             };
             let target = self.top()?;
+            if let Some(rows) = &mut self.rows {
+                return Ok(rows.take(&pairs, &mut self.nodes)?);
+            }
             let is_hollow = self.is_hollow;
             match self.nodes.get_mut(target) {
                 Some(Node::Map(map)) => map.extend(pairs),
@@ -546,6 +629,46 @@ fn bytes(bytes: &[u8]) -> Node<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_are_those_of_the_tree_without_its_bound() {
+        let text = |text: &str| {
+            let length = u32::try_from(text.len()).expect("short").to_le_bytes();
+            [b"X".as_slice(), &length, text.as_bytes()].concat()
+        };
+        let pair = |key: &str, value: &[u8]| [text(key).as_slice(), value].concat();
+        // In any order, with others between them; one of these has no offset.
+        let maps = [
+            [pair("file", &text("a")), pair("at", b"K\x01"), pair("other", b"N")],
+            [pair("at", b"K\x02"), pair("other", b"]"), pair("file", &text("b"))],
+            [pair("file", &text("c")), pair("other", b"K\x01"), pair("more", b"}")],
+        ];
+        let maps: Vec<Vec<u8>> =
+            maps.iter().map(|map| [b"}q\x07(".as_slice(), &map.concat(), b"u"].concat()).collect();
+        let of = |before: &[u8]| {
+            let held = pair("held", &[b"](".as_slice(), &maps.concat(), b"e"].concat());
+            [b"\x80\x02".as_slice(), before, b"}(", &held, b"u."].concat()
+        };
+        let rows = |bytes: &[u8], holder| {
+            let tree = read_rows(bytes, holder, &["file", "at"]).expect("it is read")?;
+            let row = |row: Value<'_, '_>| {
+                let fields: Vec<Value<'_, '_>> = row.list().into_iter().flatten().collect();
+                Some((fields.first()?.text()?.to_owned(), fields.get(1)?.int()?))
+            };
+            tree.root().list()?.map(row).collect::<Option<Vec<_>>>()
+        };
+        let expected = Some(vec![("a".to_owned(), 1), ("b".to_owned(), 2)]);
+        let few = of(b"");
+        assert_eq!(rows(&few, "held"), expected);
+        assert_eq!(rows(&few, "none"), None);
+        for end in 0..few.len() {
+            let cut = few.get(..end).expect("it is shorter");
+            assert!(!matches!(read_rows(cut, "held", &["file"]), Ok(Some(_))), "{end}");
+        }
+        let many = of(&b"N0".repeat(9 << 20));
+        assert_eq!(read_hollow(&many).err(), Some(PickleFlaw::TooMany));
+        assert_eq!(rows(&many, "held"), expected);
+    }
 
     /// A map with one pair for each of these numbers of two bytes, memoized as 0.
     fn large(pairs: u16) -> Vec<u8> {

@@ -73,6 +73,14 @@ impl<'a> Nodes<'a> {
         Ok(())
     }
 
+    /// A text.
+    pub fn text(&self, id: NodeId) -> Option<&str> {
+        match self.get(id) {
+            Node::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     fn get(&self, id: NodeId) -> &Node<'a> {
         self.all.get(id.0 as usize).unwrap_or(&Node::None)
     }
