@@ -7,6 +7,7 @@
 //! ordinary test. DeepSpeed is a fake. No duration is judged, so a busy machine gives no false
 //! findings.
 
+mod deaths;
 mod immortal;
 mod invariants;
 mod proxy;
