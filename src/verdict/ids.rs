@@ -473,6 +473,8 @@ ids! {
         NodesProcesses = "nodes.processes": [Lints],
         NodesWorldSize = "nodes.world-size": [Lints],
         NodesRank = "nodes.rank": [Lints],
+        SparesSeats = "spares.seats": [Lints],
+        SparesLost = "spares.lost": [Lints],
         ProfileSelect = "profile.select": [Lints],
         LayoutWorld = "layout.world": [Lints],
         LayoutHeads = "layout.heads": [Lints],
