@@ -272,7 +272,7 @@ ids! {
         MembershipTasks = "membership.tasks": [Refuses(Membership)],
         MembershipNproc = "membership.nproc": [Refuses(Membership)],
         MembershipElastic = "membership.elastic": [Refuses(Membership)],
-        MembershipSpares = "membership.spares": [Refuses(Membership)],
+        MembershipSpares = "membership.spares": [Checks(Membership, Warn), Refuses(Membership)],
         MembershipMasterAddr = "membership.master-addr": [Refuses(Membership)],
         MembershipMasterPort = "membership.master-port": [Refuses(Membership)],
         MembershipAlone = "membership.alone": [Warns],
