@@ -107,7 +107,7 @@ fn raise_other_number(
         text!("so many never come together", "永远凑不齐")
     } else {
         let missing = nodes - value;
-        text!("{missing} of the spares never come", "有 {missing} 个备用节点不会出现")
+        text!("spares that never come: {missing}", "不会出现的备用节点：{missing} 个")
     };
     let (en, zh) = (outcome.en, outcome.zh);
     let spares = settings.spares.value;
