@@ -13,7 +13,7 @@ use super::launches::{
 use adopt::shell::{self, EXPANDED, ShellCommand, Word, is_name};
 use settings::cli;
 use settings::launchers::{
-    FlagField, Launcher as Row, PythonProgram, PythonRun, command_at, is_ranklaunch,
+    FlagField, Launcher as Row, LauncherKind, PythonProgram, PythonRun, command_at, is_ranklaunch,
 };
 use settings::{Nproc, Settings};
 use text::lang::Text;
@@ -28,7 +28,7 @@ pub(super) fn of_container(
 ) -> StartedPrograms {
     let blocks =
         words.iter().filter(|(_, node)| node.is_block()).map(|(_, node)| node.line).collect();
-    let mut reader = Reader { profiles, known, blocks, started: StartedPrograms::default() };
+    let mut reader = Reader { profiles, known, blocks, ..Reader::default() };
     let words: Vec<Word> = words
         .iter()
         .map(|(text, node)| reader.filled(&Word::of_container(text, node.line)))
@@ -53,6 +53,8 @@ struct Reader {
     known: BTreeMap<String, String>,
     /// Lines at which a literal block begins, whose text keeps its lines.
     blocks: BTreeSet<usize>,
+    /// The launcher on all nodes whose command is read, with its options.
+    under: Vec<Word>,
     started: StartedPrograms,
 }
 
@@ -65,7 +67,18 @@ impl Reader {
         self.started.unread.push(Unread { line, text });
     }
 
+    /// The options of `#SBATCH` lines; sbatch reads them above the first command.
+    fn directives(&mut self, script: &str, line: &dyn Fn(usize) -> usize) {
+        let rows = script.lines().enumerate();
+        for (row, text) in rows.take_while(|(_, text)| text.is_empty() || text.starts_with('#')) {
+            let Some(options) = text.strip_prefix("#SBATCH") else { continue };
+            let words = options.split_whitespace().take_while(|word| !word.starts_with('#'));
+            self.started.directives.extend(words.map(|word| Word::literal(word, line(row))));
+        }
+    }
+
     fn script(&mut self, script: &str, line: &dyn Fn(usize) -> usize, depth: usize) {
+        self.directives(script, line);
         let commands = match shell::commands(script) {
             Ok(commands) => commands,
             Err(unclosed) => {
@@ -145,6 +158,9 @@ impl Reader {
             _ => {
                 let argv: Vec<&str> = words.iter().map(Word::text).collect();
                 match Row::of_argv(&argv) {
+                    Some((row, _)) if row.kind == LauncherKind::Anywhere => {
+                        self.anywhere(words, may_not_run, depth);
+                    }
                     Some((row, at)) => {
                         let rest = words.get(at..).unwrap_or_default();
                         self.launch(first, row, rest, may_not_run);
@@ -153,6 +169,22 @@ impl Reader {
                 }
             }
         }
+    }
+
+    /// A launcher such as srun, which starts its command on all nodes. Only ranklaunch is looked for in it.
+    fn anywhere(&mut self, words: &[Word], may_not_run: bool, depth: usize) {
+        let Some(first) = words.first() else { return };
+        let is_name = |at: usize| {
+            let before = at.checked_sub(1).and_then(|before| words.get(before));
+            before.is_some_and(|before| ["-J", "--job-name"].contains(&before.text()))
+        };
+        let own =
+            |(at, word): (usize, &Word)| (is_ranklaunch(word.text()) && !is_name(at)).then_some(at);
+        let Some(at) = words.iter().enumerate().find_map(own) else { return self.opaque(first) };
+        let (under, command) = words.split_at(at);
+        self.under = under.to_vec();
+        self.command(command, may_not_run, depth);
+        self.under.clear();
     }
 
     /// The words after assignments and prefixes such as `nohup`; records the assignments.
@@ -355,6 +387,7 @@ impl Reader {
         for (field, flag, value) in [
             (FlagField::Nproc, "--nproc-per-node", &options.nproc_per_node),
             (FlagField::Nnodes, "--nnodes", &options.nnodes),
+            (FlagField::Spares, "--spares", &options.spares),
             (FlagField::NodeRank, "--node-rank", &options.node_rank),
             (FlagField::MasterAddr, "--master-addr", &options.master_addr),
             (FlagField::MasterPort, "--master-port", &options.master_port),
@@ -386,8 +419,9 @@ impl Reader {
             _ => (None, program),
         };
         let launch = LaunchCommand::of(Launcher::Ranklaunch, first.line);
-        let args = args.to_vec();
-        self.started.launches.push(LaunchCommand { stated, script, args, settings, ..launch });
+        let (args, under) = (args.to_vec(), self.under.clone());
+        let launch = LaunchCommand { stated, script, args, settings, under, ..launch };
+        self.started.launches.push(launch);
     }
 }
 
@@ -396,8 +430,14 @@ fn said(settings: &Settings, field: FlagField) -> Option<String> {
     match field {
         FlagField::Nnodes => {
             let count = settings.nnodes.as_ref().map(|nodes| nodes.value.to_string());
-            count.or(settings.nodes.as_ref().map(|list| list.value.len().to_string()))
+            // The list has the spares as well.
+            let spares = usize::try_from(settings.spares.value).unwrap_or(usize::MAX);
+            let seats = |hosts: &[String]| hosts.len().saturating_sub(spares).to_string();
+            count.or(settings.nodes.as_ref().map(|list| seats(&list.value)))
         }
+        FlagField::Spares => Some(settings.spares.value)
+            .filter(|spares| *spares > 0)
+            .map(|spares| spares.to_string()),
         FlagField::Nproc => match settings.nproc_per_node.value {
             Nproc::Count(count) => Some(count.to_string()),
             Nproc::Auto | Nproc::Gpu | Nproc::Cpu => None,

@@ -53,12 +53,15 @@ pub(super) struct LaunchCommand {
     /// The settings of ranklaunch from its command line and profile; None if they are known only
     /// in the running pod.
     pub(super) settings: Option<Rc<Settings>>,
+    /// The launcher that starts this one on all nodes, such as srun, with its options.
+    pub(super) under: Vec<Word>,
 }
 
 impl LaunchCommand {
     pub(super) fn of(launcher: Launcher, line: usize) -> LaunchCommand {
         let (stated, args) = (BTreeMap::new(), Vec::new());
-        LaunchCommand { launcher, line, stated, script: None, args, settings: None }
+        let under = Vec::new();
+        LaunchCommand { launcher, line, stated, script: None, args, settings: None, under }
     }
 
     pub(super) fn get(&self, field: FlagField) -> Option<&Word> {
@@ -74,6 +77,7 @@ impl LaunchCommand {
                 count.or(settings.nodes.as_ref().map(|list| &list.source))
             }
             FlagField::Nproc => Some(&settings.nproc_per_node.source),
+            FlagField::Spares => Some(&settings.spares.source),
             _ => None,
         };
         match source {
@@ -121,6 +125,8 @@ pub(super) struct StartedPrograms {
     pub(super) behind_shell: Vec<usize>,
     /// Words behind the script of `sh -c` that the script does not read.
     pub(super) lost: Vec<LostWord>,
+    /// The options that Slurm reads in the script (`#SBATCH --nodes=2`).
+    pub(super) directives: Vec<Word>,
 }
 
 /// The first word behind the one item that `sh -c` runs.
@@ -177,6 +183,23 @@ pub(super) fn settings(
     profiles: Profiles,
 ) -> Option<Settings> {
     Settings::without_files(options, variables, profiles).ok()
+}
+
+/// The value of the last option of this name, as getopt reads it: `-N 6`, `-N6`, `--nodes 6`, `--nodes=6`. Empty where it
+/// has none.
+pub(super) fn option(words: &[Word], short: &str, long: &str, is_valued: bool) -> Option<Word> {
+    let (at, word) = words.iter().enumerate().rev().find(|(_, word)| {
+        let name = word.text().split('=').next().unwrap_or_default();
+        name == long || (!short.is_empty() && word.text().starts_with(short))
+    })?;
+    let text = word.text();
+    let attached = match text.strip_prefix(long) {
+        Some(rest) => rest,
+        None => text.strip_prefix(short).unwrap_or_default(),
+    };
+    let attached = word.part(attached.trim_start_matches('='));
+    let next = words.get(at + 1).filter(|_| is_valued && attached.text().is_empty());
+    Some(next.cloned().unwrap_or(attached))
 }
 
 /// The file name of a path.

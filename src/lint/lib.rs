@@ -16,6 +16,8 @@ mod pods;
 mod rules;
 mod scene;
 mod scripts;
+#[cfg(test)]
+mod tests;
 mod workload;
 mod workload_kinds;
 
@@ -132,8 +134,9 @@ pub fn lint(manifests: &[Manifest], node_memory: Option<u64>, profiles: Profiles
     let of_kind = |kind| objects.iter().copied().filter(move |(_, object)| is_kind(object, kind));
     let services: Vec<(usize, &Node)> = of_kind("Service").collect();
     let claims: Vec<&Node> = of_kind("PersistentVolumeClaim").map(|(_, object)| object).collect();
-    for job in &jobs {
-        let scene = Scene {
+    let scenes: Vec<Scene<'_>> = jobs
+        .iter()
+        .map(|job| Scene {
             job,
             sites: LaunchSite::all(job),
             host_ports: &host_ports,
@@ -141,10 +144,20 @@ pub fn lint(manifests: &[Manifest], node_memory: Option<u64>, profiles: Profiles
             claims: &claims,
             layouts: &layouts,
             node_memory,
-        };
+        })
+        .collect();
+    for scene in &scenes {
         for rule in RULES {
-            findings.at(job.file, rule.id);
-            (rule.check)(&scene, &mut findings);
+            findings.at(scene.job.file, rule.id);
+            (rule.check)(scene, &mut findings);
+        }
+    }
+    // Each service of a Compose file has become a job.
+    for services in scenes.chunk_by(|one, other| one.job.file == other.job.file) {
+        let file = services.first().map_or(0, |scene| scene.job.file);
+        if rewritten.get(file).is_some_and(Option::is_some) {
+            findings.at(file, Id::NodesCount);
+            rules::services(services, &mut findings);
         }
     }
     findings.translate(|file, found| {

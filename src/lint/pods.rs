@@ -24,6 +24,8 @@ pub(super) struct Group<'a> {
     pub(super) pod: Layers<'a>,
     /// The label and annotation map of the pod template.
     pub(super) metadata: Option<&'a Node>,
+    /// The part of the object that makes the pods again when they fail: a JobSpec, a replica spec, a task.
+    pub(super) controller: Layers<'a>,
     /// Copies of the group in the job, each with its own pod index from 0 (JobSet).
     pub(super) copies: u64,
     /// Whether the manifest has the complete pod.
@@ -41,6 +43,7 @@ impl<'a> Group<'a> {
             replicas_line: pod.line,
             pod: Layers::of(pod),
             metadata: None,
+            controller: Layers::default(),
             copies: 1,
             whole: true,
             over: None,

@@ -1,12 +1,15 @@
 //! The table of lint rules, one row each.
 
+mod counts;
 mod environment;
 mod kinds;
 mod launchers;
 mod pods;
 mod rejected;
 mod sizes;
+mod spares;
 
+pub(super) use counts::services;
 pub(super) use pods::host_port_of;
 
 use super::scene::{Findings, Scene};
@@ -31,10 +34,12 @@ pub const RULES: &[Rule] = &[
     rule(Id::GpuMem, pods::gpu_memory),
     rule(Id::GpuVisible, environment::visible),
     rule(Id::NodesSingle, sizes::single),
-    rule(Id::NodesCount, sizes::count),
+    rule(Id::NodesCount, counts::count),
     rule(Id::NodesProcesses, sizes::processes),
     rule(Id::NodesWorldSize, sizes::world_size),
     rule(Id::NodesRank, sizes::rank),
+    rule(Id::SparesSeats, spares::seats),
+    rule(Id::SparesLost, spares::lost),
     rule(Id::ProfileSelect, launchers::select),
     rule(Id::LayoutWorld, launchers::world),
     rule(Id::LayoutHeads, launchers::heads),

@@ -16,6 +16,9 @@ use verdict::Id;
 /// The rules about commands, sizes and variables.
 pub(super) const RULES_OF_SCRIPTS: &[Id] = &[
     Id::EnvNccl,
+    Id::NodesCount,
+    Id::SparesSeats,
+    Id::SparesLost,
     Id::LayoutWorld,
     Id::LayoutHeads,
     Id::LayoutAlone,

@@ -283,6 +283,7 @@ fn replicated<'a>(node: &'a Node, replicas: &str) -> Option<Group<'a>> {
         replicas: number(count, 1),
         replicas_line: count.map_or(node.line, |count| count.line),
         metadata: node.at(&["template", "metadata"]),
+        controller: Layers::of(node),
         ..Group::of(role, pod)
     })
 }
@@ -366,23 +367,27 @@ pub(super) fn refers_to(job: &Node, runtime: &Node) -> bool {
 
 const TRAINER: &str = "node";
 
-/// The replicated jobs of a runtime, or of a patch of one.
-fn runtime_pods(spec: &Node) -> impl Iterator<Item = (&str, &Node)> {
+/// The trainer's JobSpecs in a runtime, or in a patch of one.
+fn trainers(spec: &Node) -> impl Iterator<Item = &Node> {
     let jobs = spec.at(&["template", "spec", "replicatedJobs"]).map(Node::list).unwrap_or_default();
-    jobs.iter().filter_map(|job| {
-        let pod = job.at(&["template", "spec", "template", "spec"])?;
-        Some((job.get("name").and_then(Node::text).unwrap_or_default(), pod))
-    })
+    let own = |job: &&std::rc::Rc<Node>| job.get("name").and_then(Node::text) == Some(TRAINER);
+    jobs.iter().filter(own).filter_map(|job| job.at(&["template", "spec"]))
+}
+
+/// The pods of JobSpecs.
+fn pods_of<'a>(jobs: &[&'a Node]) -> impl Iterator<Item = (&'a Node, &'a Node)> {
+    jobs.iter().filter_map(|job| Some((*job, job.at(&["template", "spec"])?)))
 }
 
 fn runtime_groups<'a>(object: &'a Node) -> Vec<Group<'a>> {
     let Some(spec) = object.get("spec") else { return Vec::new() };
     let count = spec.at(&["mlPolicy", "numNodes"]);
-    runtime_pods(spec)
-        .filter(|(name, _)| *name == TRAINER)
-        .map(|(_, pod)| Group {
+    let jobs: Vec<&Node> = trainers(spec).collect();
+    pods_of(&jobs)
+        .map(|(job, pod)| Group {
             replicas: number(count, 1),
             replicas_line: count.map_or(pod.line, |count| count.line),
+            controller: Layers::of(job),
             ..Group::of(TRAINER, pod)
         })
         .collect()
@@ -395,20 +400,18 @@ fn train_job<'a>(object: &'a Node, objects: &Objects<'a>) -> Vec<Group<'a>> {
         .iter()
         .map(|(_, other)| *other)
         .find(|other| is_runtime(other) && refers_to(object, other));
-    let mut pods: Vec<&'a Node> = Vec::new();
-    for patch in spec.get("runtimePatches").map(Node::list).unwrap_or_default() {
-        if let Some(runtime_spec) = patch.get("trainingRuntimeSpec") {
-            pods.extend(
-                runtime_pods(runtime_spec).filter(|(name, _)| *name == TRAINER).map(|(_, pod)| pod),
-            );
-        }
-    }
+    let patches = spec.get("runtimePatches").map(Node::list).unwrap_or_default();
+    let patches = patches.iter().filter_map(|patch| patch.get("trainingRuntimeSpec"));
+    let mut jobs: Vec<&'a Node> = patches.flat_map(trainers).collect();
+    let mut pods: Vec<&'a Node> = pods_of(&jobs).map(|(_, pod)| pod).collect();
     for patch in spec.get("podTemplateOverrides").map(Node::list).unwrap_or_default() {
         pods.extend(patch.get("spec"));
     }
     let base = runtime.and_then(|runtime| runtime.get("spec"));
     if let Some(base) = base {
-        pods.extend(runtime_pods(base).filter(|(name, _)| *name == TRAINER).map(|(_, pod)| pod));
+        let own: Vec<&'a Node> = trainers(base).collect();
+        pods.extend(pods_of(&own).map(|(_, pod)| pod));
+        jobs.extend(own);
     }
     let trainer = spec.get("trainer");
     let count = trainer
@@ -422,6 +425,7 @@ fn train_job<'a>(object: &'a Node, objects: &Objects<'a>) -> Vec<Group<'a>> {
         },
         replicas_line: count.map_or(spec.line, |count| count.line),
         pod: Layers { layers: pods },
+        controller: Layers { layers: jobs },
         metadata: None,
         copies: 1,
         whole: base.is_some(),

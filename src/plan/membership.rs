@@ -78,12 +78,12 @@ fn read(
     let (all, nnodes, node_rank) = match &task {
         Some(task) => {
             let (all, rank) = task.node(settings, contract, each, notes)?;
-            let nnodes = spares::seats(settings, &all, true, notes)?;
+            let nnodes = spares::seats(settings, contract, &all, true, notes)?;
             (all, nnodes, rank)
         }
         None => {
             let all = nodes::nnodes(settings, contract, each, notes)?;
-            let nnodes = spares::seats(settings, &all, false, notes)?;
+            let nnodes = spares::seats(settings, contract, &all, false, notes)?;
             let rank = tasks::node_rank(settings, contract, &all, notes)?;
             (all, nnodes, rank)
         }

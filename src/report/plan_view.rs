@@ -135,15 +135,26 @@ fn membership(out: &mut String, plan: &Plan, lang: Lang) {
     let m = &plan.membership;
     section(out, &text!("membership", "成员信息"), lang);
     let row = |label: Text, value: String| vec![label.get(lang).to_owned(), value];
-    table(
-        out,
-        vec![
-            row(text!("platform", "平台"), m.platform.clone()),
-            row(text!("node", "节点编号"), of_how_many(m)),
-            row(text!("master", "Master"), master(plan).get(lang).to_owned()),
-            row(text!("ranks", "进程数"), ranks(plan).get(lang).to_owned()),
-        ],
-    );
+    let mut rows = vec![
+        row(text!("platform", "平台"), m.platform.clone()),
+        row(text!("node", "节点编号"), of_how_many(m)),
+    ];
+    if m.spares > 0 {
+        let (all, seats, spares) = (m.nnodes.saturating_add(m.spares), m.nnodes, m.spares);
+        let own = match m.seat.unwrap_or(m.node_rank) < seats {
+            true => text!("this one has a seat", "本节点有席位"),
+            false => text!("this one waits as a spare", "本节点作为备用节点等待"),
+        };
+        let (en, zh) = (own.en, own.zh);
+        let seats = text!(
+            "{seats} of {all} nodes, {spares} spare; {en} if all are alike",
+            "{all} 个节点中 {seats} 个，备用 {spares} 个；各节点相同时{zh}"
+        );
+        rows.push(row(text!("seats", "席位"), seats.get(lang).to_owned()));
+    }
+    rows.push(row(text!("master", "Master"), master(plan).get(lang).to_owned()));
+    rows.push(row(text!("ranks", "进程数"), ranks(plan).get(lang).to_owned()));
+    table(out, rows);
 }
 
 /// Address and port of node 0.

@@ -31,6 +31,8 @@ pub enum LauncherKind {
 pub enum FlagField {
     Nproc,
     Nnodes,
+    /// Nodes beside those of [`FlagField::Nnodes`].
+    Spares,
     NodeRank,
     MasterAddr,
     MasterPort,

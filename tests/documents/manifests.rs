@@ -52,6 +52,7 @@ fn every_kind_and_job_has_a_manifest() {
         "trainer.kubeflow.org/v1alpha1 TrainJob",
         "trainer.kubeflow.org/v1alpha1 TrainingRuntime",
         "batch/v1 Job",
+        "jobset.x-k8s.io/v1alpha2 JobSet",
         "v1 Service",
         "ray.io/v1 RayJob",
         "batch.volcano.sh/v1alpha1 Job",
@@ -75,6 +76,29 @@ fn every_manifest_is_silent_under_lint() {
             .expect("it runs");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && said == "1 manifest, nothing found\n", "{name}: {said}");
+    }
+}
+
+/// The scripts and the Compose file beside the manifests.
+#[test]
+fn every_script_is_silent_under_lint() {
+    let files =
+        ["slurm/train.sbatch", "slurm/spares.sbatch", "hosts/spares.sh", "compose/compose.yaml"];
+    for name in files {
+        let lint = |path: &Path| {
+            let mut command = Command::new(executable());
+            let output = command.args(["lint", "--lang", "en"]).arg(path).output();
+            String::from_utf8(output.expect("it runs").stdout).expect("UTF-8")
+        };
+        let path = packaging().join(name);
+        assert_eq!(lint(&path), "1 manifest, nothing found\n", "{name}");
+        let text = std::fs::read_to_string(&path).expect("text");
+        let folder = tempfile::tempdir().expect("a folder");
+        let broken = folder.path().join(path.file_name().expect("a name"));
+        let broken_text = text.replace("--no-kill", "").replace("n[1-6]", "n[1-3]");
+        std::fs::write(&broken, &broken_text).expect("written");
+        let said = lint(&broken);
+        assert_eq!(said.contains("(spares."), broken_text != text, "{name}: {said}");
     }
 }
 
@@ -290,6 +314,9 @@ fn every_job_maps_our_exit_codes() {
                     assert!(replicas.values().all(|one| one["restartPolicy"] == "ExitCode"));
                 }
                 "batch/v1 Job" => pod_policy(&name, spec),
+                "jobset.x-k8s.io/v1alpha2 JobSet" => {
+                    pod_policy(&name, &spec["replicatedJobs"][0]["template"]["spec"]);
+                }
                 "trainer.kubeflow.org/v1alpha1 TrainingRuntime" => {
                     pod_policy(
                         &name,
@@ -317,7 +344,7 @@ fn every_job_maps_our_exit_codes() {
             seen.insert(kind(&object));
         }
     }
-    assert_eq!(seen.len(), 5, "{seen:?}");
+    assert_eq!(seen.len(), 6, "{seen:?}");
 }
 
 /// The action of a Job's controller for a pod that ended with `code`, by the first matching rule.
@@ -450,6 +477,13 @@ fn launch(name: &str) -> (Vec<String>, Vec<(String, String)>, u32) {
     (args.to_vec(), env.collect(), gpus)
 }
 
+/// The nodes of a manifest that wait for a seat.
+fn spares(name: &str) -> u32 {
+    let (args, ..) = launch(name);
+    let at = args.iter().position(|word| word == "--spares");
+    at.and_then(|at| args.get(at + 1)).map_or(0, |count| count.parse().expect("a number"))
+}
+
 #[test]
 fn every_manifest_plans_what_it_promises() {
     let pytorchjob = |nodes: u32| {
@@ -487,11 +521,13 @@ fn every_manifest_plans_what_it_promises() {
     // Manifest, variables of its platform, nodes, processes per node, ulysses, a word of the command line.
     let table: &[(&str, String, u32, u32, u32, &str)] = &[
         ("wan22-pytorchjob.yaml", pytorchjob(2), 2, 4, 8, "generate.py"),
+        ("wan22-spares-pytorchjob.yaml", pytorchjob(3), 2, 4, 8, "generate.py"),
         ("taehv-pytorchjob.yaml", pytorchjob(2), 2, 8, 1, "deepspeed_16gpu.yaml"),
         ("zimdb-pytorchjob.yaml", pytorchjob(1), 1, 4, 1, "train.py"),
         ("wan22-trainjob.yaml", trainer(2), 2, 4, 8, "generate.py"),
         ("zimdb-trainjob.yaml", trainer(1), 1, 4, 1, "train.py"),
         ("wan22-indexed-job.yaml", indexed.clone(), 2, 4, 8, "generate.py"),
+        ("wan22-spares-jobset.yaml", indexed.clone(), 2, 4, 8, "generate.py"),
         ("taehv-indexed-job.yaml", indexed, 2, 8, 1, "taehv_config_16gpu_h100.py"),
         ("zimdb-job.yaml", String::new(), 1, 4, 1, "train.py"),
         ("wan22-volcano.yaml", volcano.clone(), 2, 4, 8, "generate.py"),
@@ -505,7 +541,9 @@ fn every_manifest_plans_what_it_promises() {
     for (name, _) in manifests() {
         assert!(planned.contains(&name.as_str()), "{name} is not planned");
     }
-    let ranks = |row: &(&'static str, String, u32, u32, u32, &'static str)| 0..row.2;
+    // A node without a seat plans the same.
+    let ranks =
+        |row: &(&'static str, String, u32, u32, u32, &'static str)| 0..row.2 + spares(row.0);
     for (row, rank) in table.iter().flat_map(|row| ranks(row).map(move |rank| (row, rank))) {
         let (name, platform, nodes, nproc, ulysses, word) = row;
         let platform = ["RANK=", "JOB_COMPLETION_INDEX=", "KUBEBRAIN_REPLICA="]
@@ -514,7 +552,8 @@ fn every_manifest_plans_what_it_promises() {
                 all.replace(&format!("{name}0"), &format!("{name}{rank}"))
             });
         let (args, env, gpus) = launch(name);
-        let hosts = "10.0.0.1 j-master-0 j-node-0-0.j wan22-0.wan22 taehv-0.taehv j-worker-0\n";
+        let hosts = "10.0.0.1 j-master-0 j-node-0-0.j wan22-0.wan22 taehv-0.taehv j-worker-0 \
+            wan22-spares-node-0-0.wan22-spares\n";
         let mut node = Node::with_gpus(gpus)
             .file("/etc/hosts", hosts)
             .platform(&platform)
@@ -531,6 +570,9 @@ fn every_manifest_plans_what_it_promises() {
         let world = nodes * nproc;
         assert_eq!(found, [*nodes, *nproc, world, *ulysses].map(|n| n.to_string()), "{name}");
         assert_eq!(planned.at("/membership/node_rank"), rank.to_string(), "{name}");
+        if spares(name) > 0 {
+            assert_eq!(planned.at("/membership/spares"), spares(name).to_string(), "{name}");
+        }
         let argv = planned.words("/argv");
         assert!(argv.iter().any(|one| one == word), "{name}: {argv:?}");
         let beside: Vec<String> = planned

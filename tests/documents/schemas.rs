@@ -95,6 +95,26 @@ fn plans_and_checks_fit_their_schemas() {
     }
 }
 
+/// A job with spares has one key more, and a check more.
+#[test]
+fn plans_with_spares_fit_the_schemas() {
+    let node = Node::with_gpus(2).platform("PET_NNODES=6 PET_NODE_RANK=1 PET_MASTER_ADDR=10.0.0.1");
+    for (nodes, seats, severity) in [(&[][..], 4, "ok"), (&["--nnodes", "3"], 3, "warn")] {
+        let form = ["--format", "json", "--lang", "en", "--python", PYTHON, "--spares", "2"];
+        let args = [&form[..], nodes, &["--", "train.py"]].concat();
+        let planned = said(&node.launcher("plan", &args).run());
+        let member = &planned["membership"];
+        let shown = ["nnodes", "spares", "node_rank"].map(|key| member[key].clone());
+        assert_eq!(shown, [seats, 2, 1]);
+        expect_strict("plan", &planned, &["/membership"]);
+        let checked = said(&node.launcher("check", &args).run());
+        let rows = checked["checks"].as_array().expect("checks");
+        let row = rows.iter().find(|row| row["id"] == "membership.spares").expect("a row");
+        assert_eq!(row["severity"], severity);
+        expect_strict("check", &checked, &["/plan/membership"]);
+    }
+}
+
 /// A plan with the platform's file has two keys more.
 #[test]
 fn plan_with_a_platform_file_fits_the_schema() {

@@ -1,6 +1,6 @@
 //! Rules about the sizes of a launch: processes beside GPUs, node counts, replicas and node ranks.
 
-use crate::launches::Launcher;
+use crate::launches::{Launcher, base, option};
 use crate::pods::{Container, Group};
 use crate::scene::{Findings, LaunchSite, Scene};
 use crate::workload::{Workload, passes_index};
@@ -34,12 +34,50 @@ impl StatedSize {
 }
 
 /// A word, with known variables of the platform replaced.
-fn read(job: &Workload<'_>, word: &Word) -> StatedSize {
-    let word = word.filled(|name| platform(job, name).map(|number| number.to_string()));
+fn read(job: &Workload<'_>, place: &LaunchSite<'_>, word: &Word) -> StatedSize {
+    let of_slurm = |name: &str| SLURM_NODES.contains(&name).then(|| by_slurm(place))?;
+    let word = word.filled(|name| {
+        let number = platform(job, name).or_else(|| of_slurm(name));
+        number.map(|number| number.to_string())
+    });
     if !word.is_plain() {
         return StatedSize::Unread(word);
     }
     StatedSize::of(word.text().parse().ok(), word.line)
+}
+
+/// The variables in which Slurm counts the nodes.
+const SLURM_NODES: &[&str] = &["SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"];
+
+/// The nodes on which srun starts the launcher; None where it is not one number, or not one task on each.
+fn by_slurm(place: &LaunchSite<'_>) -> Option<u64> {
+    let (srun, directives) = (&place.launch.under, &place.container.started.directives);
+    if srun.first().is_none_or(|word| base(word.text()) != "srun") {
+        return None;
+    }
+    let number = |short: &str, long: &str| {
+        let said =
+            [srun, directives].into_iter().find_map(|words| option(words, short, long, true));
+        said.map(|word| word.text().parse::<u64>().ok())
+    };
+    let nodes = number("-N", "--nodes")??;
+    number("-n", "--ntasks").is_none_or(|tasks| tasks == Some(nodes)).then_some(nodes)
+}
+
+/// The nodes on which the platform starts the launcher, those without a seat as well.
+pub(super) fn handed(scene: &Scene<'_>, place: &LaunchSite<'_>) -> Option<u64> {
+    match place.launch.under.is_empty() {
+        true => scene.job.nodes().filter(|_| scene.job.is_one_job()),
+        false => by_slurm(place),
+    }
+}
+
+/// The nodes that come beside those with a seat; Open without any.
+pub(super) fn spares(job: &Workload<'_>, place: &LaunchSite<'_>) -> StatedSize {
+    match place.launch.get(FlagField::Spares).map(|word| read(job, place, word)) {
+        None | Some(StatedSize::Known(0, _)) => StatedSize::Open,
+        Some(size) => size,
+    }
 }
 
 /// Variables whose value follows from the manifest.
@@ -63,7 +101,7 @@ pub(super) fn per_node(scene: &Scene<'_>, place: &LaunchSite<'_>) -> StatedSize 
         container.gpus().map_or(StatedSize::Open, |(count, line)| StatedSize::Known(count, line))
     };
     if let Some(stated) = launch.get(FlagField::Nproc) {
-        return match read(job, stated) {
+        return match read(job, place, stated) {
             StatedSize::Open if matches!(stated.text(), "auto" | "gpu") => {
                 if launch.launcher == Launcher::Ranklaunch { StatedSize::Open } else { gpus() }
             }
@@ -86,7 +124,7 @@ pub(super) fn per_node(scene: &Scene<'_>, place: &LaunchSite<'_>) -> StatedSize 
         Launcher::Deepspeed => gpus(),
         Launcher::Accelerate => {
             match (launch.get(FlagField::Processes), nodes(scene, place).known()) {
-                (Some(all), Some(nodes)) if nodes > 0 => match read(job, all) {
+                (Some(all), Some(nodes)) if nodes > 0 => match read(job, place, all) {
                     StatedSize::Known(all, line) if all % nodes == 0 => {
                         StatedSize::Known(all / nodes, line)
                     }
@@ -112,7 +150,7 @@ pub(super) fn stated_nodes(scene: &Scene<'_>, place: &LaunchSite<'_>) -> StatedS
         return StatedSize::Known(1, standalone.line);
     }
     if let Some(stated) = launch.get(FlagField::Nnodes) {
-        return read(job, stated);
+        return read(job, place, stated);
     }
     match launch.launcher {
         Launcher::Torchrun => match container.literal("PET_NNODES") {
@@ -129,11 +167,19 @@ pub(super) fn stated_nodes(scene: &Scene<'_>, place: &LaunchSite<'_>) -> StatedS
     }
 }
 
-/// Nodes of the launch: the given number, else the nodes of the job.
+/// Nodes of the launch that have a seat: the given number, else the nodes of the job but its spares.
 pub(super) fn nodes(scene: &Scene<'_>, place: &LaunchSite<'_>) -> StatedSize {
     match stated_nodes(scene, place) {
         StatedSize::Open if place.launch.get(FlagField::Nnodes).is_none() => {
-            StatedSize::of(scene.job.nodes(), place.launch.line)
+            let spares = match spares(scene.job, place) {
+                StatedSize::Unread(_) => return StatedSize::Open,
+                size => size.known().unwrap_or(0),
+            };
+            let all = match place.launch.under.is_empty() {
+                true => scene.job.nodes(),
+                false => by_slurm(place),
+            };
+            StatedSize::of(all.map(|all| all.saturating_sub(spares)), place.launch.line)
         }
         size => size,
     }
@@ -191,7 +237,9 @@ pub(super) fn single(scene: &Scene<'_>, findings: &mut Findings) {
     array(scene, findings);
     let Some(pods) = scene.job.nodes().filter(|pods| *pods > 1) else { return };
     for place in &scene.sites {
-        if place.launch.launcher == Launcher::Python {
+        // With spares the job is refused, which has a rule of its own.
+        let is_alone = spares(scene.job, place) == StatedSize::Open;
+        if place.launch.launcher == Launcher::Python || !is_alone {
             continue;
         }
         if let StatedSize::Known(1, line) = stated_nodes(scene, place) {
@@ -230,30 +278,6 @@ fn array(scene: &Scene<'_>, findings: &mut Findings) {
                     "for one job set --nnodes {pods}; for separate ones pass $(JOB_COMPLETION_INDEX) to the script",
                     "若是同一任务，请设置 --nnodes {pods}；若各自独立，请把 $(JOB_COMPLETION_INDEX) 传给脚本"
                 ),
-            );
-        }
-    }
-}
-
-pub(super) fn count(scene: &Scene<'_>, findings: &mut Findings) {
-    let Some(pods) = scene.job.nodes() else { return };
-    // Pods without containers have a rule of their own, and their right number is not known.
-    if !scene.job.is_one_job() || scene.job.groups.iter().any(Group::is_empty) {
-        return;
-    }
-    for place in &scene.sites {
-        if let StatedSize::Known(nodes, line) = stated_nodes(scene, place)
-            && nodes > 1
-            && nodes != pods
-        {
-            let by = place.launch.source(FlagField::Nnodes);
-            findings.error(
-                line,
-                text!(
-                    "{nodes} nodes are set{by}, but the replicas make {pods} pods: {nodes} nodes never come together",
-                    "设置了 {nodes} 个节点{by}，而副本数合计为 {pods} 个 Pod：永远凑不齐 {nodes} 个节点"
-                ),
-                text!("make both numbers equal", "请使两者相等"),
             );
         }
     }

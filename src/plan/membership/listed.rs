@@ -29,25 +29,34 @@ pub(super) fn applied<'a>(
     let Some(list) = listed(settings) else { return Ok(Cow::Borrowed(settings)) };
     let Sourced { value: hosts, source } = list;
     let count = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+    // The list has the spares as well.
+    let spares = &settings.spares;
     if let Some(nnodes) = &settings.nnodes
-        && nnodes.value != count
+        && nnodes.value.saturating_add(spares.value) != count
         && !source.is_stronger_than(&nnodes.source)
     {
         let (said, value, shown) = (&nnodes.source, nnodes.value, shown(hosts));
+        let beside = match spares.value {
+            0 => text!("", ""),
+            value => {
+                let said = &spares.source;
+                text!(" and {said} is {value}", "，{said} 为 {value}")
+            }
+        };
+        let (beside_en, beside_zh) = (beside.en, beside.zh);
         return Err(refuse(
             Id::MembershipContradiction,
             text!(
-                "{said} is {value}, but {source} names {count} hosts: {shown}",
-                "{said} 为 {value}，而 {source} 列出了 {count} 台主机：{shown}"
+                "{said} is {value}{beside_en}, but {source} names {count} hosts: {shown}",
+                "{said} 为 {value}{beside_zh}，而 {source} 列出了 {count} 台主机：{shown}"
             ),
             text!(
-                "leave {said} out: the list is the number of nodes; or correct the list",
-                "请去掉 {said}（列表已给出节点数），或改正列表"
+                "leave {said} out: the list is the number of nodes, spares included; or correct the list",
+                "请去掉 {said}（列表已给出节点数，含备用节点），或改正列表"
             ),
         ));
     }
     let mut own = settings.clone();
-    // The list has the spares as well.
     let seats = count.saturating_sub(settings.spares.value);
     own.nnodes = Some(Sourced::new(seats, source.clone()));
     let rank = settings.node_rank.as_ref();

@@ -100,6 +100,16 @@ fn refuse_other_count(
     else {
         return Ok(());
     };
+    // `--nnodes` counts the seats, and all other numbers the spares as well.
+    let spares = &settings.spares;
+    let (seats, joined, together) = match spares.value {
+        0 => (value, stated, source.to_string()),
+        count => (
+            value.saturating_sub(count),
+            stated.saturating_sub(count),
+            format!("{source} with {}", spares.source),
+        ),
+    };
     let processes = match by {
         By::WorldSize => text!(
             "; --world-size-counts processes if WORLD_SIZE counts processes",
@@ -109,21 +119,21 @@ fn refuse_other_count(
     };
     let (also_en, also_zh) = (processes.en, processes.zh);
     let alone = text!(
-        "--nnodes {stated} if each node is to work alone",
-        "若各节点应独立工作，请用 --nnodes {stated}"
+        "--nnodes {joined} if each node is to work alone",
+        "若各节点应独立工作，请用 --nnodes {joined}"
     );
-    let fewer = text!("--nnodes {stated} if that is meant", "若确实如此，请用 --nnodes {stated}");
+    let fewer = text!("--nnodes {joined} if that is meant", "若确实如此，请用 --nnodes {joined}");
     let way = if stated == 1 { alone } else { fewer };
     let (way_en, way_zh) = (way.en, way.zh);
     Err(refuse(
         Id::MembershipContradiction,
         text!(
-            "{source} says that the job has {stated} nodes, but the platform says {value} ({said})",
-            "{source} 指定任务有 {stated} 个节点，而平台给出 {value} 个（{said}）"
+            "{together} says that the job has {stated} nodes, but the platform says {value} ({said})",
+            "{together} 指定任务有 {stated} 个节点，而平台给出 {value} 个（{said}）"
         ),
         text!(
-            "--nnodes {value} to work together, with --nproc-per-node auto where the profile's number does not fit, or a profile without nnodes; {way_en}{also_en}",
-            "若要共同工作，请用 --nnodes {value}（配置中的进程数不合适时加 --nproc-per-node auto），或去掉配置中的 nnodes；{way_zh}{also_zh}"
+            "--nnodes {seats} to work together, with --nproc-per-node auto where the profile's number does not fit, or a profile without nnodes; {way_en}{also_en}",
+            "若要共同工作，请用 --nnodes {seats}（配置中的进程数不合适时加 --nproc-per-node auto），或去掉配置中的 nnodes；{way_zh}{also_zh}"
         ),
     ))
 }
@@ -216,7 +226,7 @@ pub(super) fn how_many() -> Text {
 }
 
 /// The node count of variables that count nodes; claims of equal strength must agree.
-fn counted(contract: &Contract, notes: &mut Notes) -> Result<Option<Known>, Refusal> {
+pub(super) fn counted(contract: &Contract, notes: &mut Notes) -> Result<Option<Known>, Refusal> {
     let mut first: Option<(Evidence, u32)> = None;
     for found in strongest(contract, Field::Nnodes) {
         let value = match claims::count(&found)? {

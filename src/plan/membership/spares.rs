@@ -2,14 +2,17 @@
 
 use super::claims::refuse;
 use super::known::{By, Known};
+use super::{listed, nodes};
 use crate::Notes;
+use settings::contract::Contract;
 use settings::{Need, Settings};
 use text::text;
-use verdict::{Id, Refusal};
+use verdict::{Id, Refusal, Warning};
 
 /// The number of seats of `all` nodes.
 pub(super) fn seats(
     settings: &Settings,
+    contract: &Contract,
     all: &Known,
     is_task: bool,
     notes: &mut Notes,
@@ -74,5 +77,51 @@ pub(super) fn seats(
         }
     };
     notes.decide("spares", spares, because, source);
+    if let Some(started) = started(settings, contract, all) {
+        raise_other_number(settings, all, (&started, seats), notes);
+    }
     Ok(seats)
+}
+
+/// The number of nodes by the platform, where `--nnodes` and `--spares` give another one. A list of hosts is a job
+/// beside that of the platform.
+fn started(settings: &Settings, contract: &Contract, all: &Known) -> Option<Known> {
+    if all.by != By::Setting || listed(settings).is_some() {
+        return None;
+    }
+    let counted = nodes::counted(contract, &mut Notes::default()).ok()??;
+    (counted.by == By::Platform && counted.value != all.value).then_some(counted)
+}
+
+fn raise_other_number(
+    settings: &Settings,
+    all: &Known,
+    (started, seats): (&Known, u32),
+    notes: &mut Notes,
+) {
+    let (source, nodes) = (&all.source, all.value);
+    let (value, said) = (started.value, &started.source);
+    let outcome = if value > nodes {
+        text!("node {nodes} and those after it are refused", "编号从 {nodes} 起的节点会被拒绝")
+    } else if value < seats {
+        text!("so many never come together", "永远凑不齐")
+    } else {
+        let missing = nodes - value;
+        text!("spares that never come: {missing}", "不会出现的备用节点：{missing} 个")
+    };
+    let (en, zh) = (outcome.en, outcome.zh);
+    let spares = settings.spares.value;
+    let fits = value.saturating_sub(spares);
+    let hint = match fits {
+        0 | 1 => text!("start {nodes} nodes", "请启动 {nodes} 个节点"),
+        _ => text!(
+            "start {nodes} nodes; or --nnodes {fits}, or no --nnodes: it counts the seats, and the platform's number the spares as well",
+            "请启动 {nodes} 个节点；或用 --nnodes {fits}，或去掉 --nnodes：它只计席位，平台给出的数目则包含备用节点"
+        ),
+    };
+    let text = text!(
+        "{source} make {nodes} nodes, but the platform starts {value} ({said}): {en}",
+        "{source} 合计 {nodes} 个节点，而平台启动 {value} 个（{said}）：{zh}"
+    );
+    notes.raise(settings, Warning::new(Id::MembershipSpares, text, hint));
 }

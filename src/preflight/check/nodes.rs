@@ -1,9 +1,9 @@
 //! Checks of the other nodes and of the links to them, as all nodes measured them together.
 //!
-//! Without other nodes these checks are left out.
+//! Without other nodes these checks are left out. The number of nodes of a job with spares is judged before they meet.
 
 use super::finding::{
-    CheckFinding, CheckInput, FindingKind, Judge, Nodes, bad, doubtful, hinted, ok, or,
+    CheckFinding, CheckInput, FindingKind, Judge, Nodes, bad, doubtful, hinted, ok, or, planned,
 };
 use muster::{
     AffectedLinks, Difference, LinkReport, Loss, Measured, Outlier, Property, Speed, Trouble,
@@ -15,6 +15,7 @@ use verdict::Id;
 use verdict::Warning;
 
 pub(super) const JUDGES: &[Judge] = &[
+    (Id::MembershipSpares, spares),
     (Id::NodesArrive, arrive),
     (Id::NodesChecks, others),
     (Id::NodesDiffer, differ),
@@ -33,6 +34,21 @@ const DIFFERENT: &[Id] = &[
     Id::MusterHeads,
     Id::MusterLayout,
 ];
+
+/// The number of nodes that are started, beside seats and spares.
+fn spares(input: &CheckInput<'_>) -> Vec<CheckFinding> {
+    let Some(member) = input.outline().map(|plan| &plan.membership) else { return Vec::new() };
+    if member.spares == 0 {
+        return Vec::new();
+    }
+    or(planned(input, &[Id::MembershipSpares]), || {
+        let (seats, spares, node) = (member.nnodes, member.spares, member.node_rank);
+        ok(text!(
+            "{seats} seats and {spares} spares; this is node {node}",
+            "席位 {seats} 个，备用 {spares} 个；本节点编号 {node}"
+        ))
+    })
+}
 
 fn found<'a>(input: &CheckInput<'a>) -> Option<&'a LinkReport> {
     match &input.tried.nodes {

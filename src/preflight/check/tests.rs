@@ -101,9 +101,34 @@ fn healthy_node_passes_all_checks() {
     assert_eq!(refusal(&checks), None);
     let known: Vec<Id> = checks.iter().map(|check| check.id).collect();
     for id in Id::checks() {
-        // The all-reduce needs `--torch`, the checks of other nodes need other nodes.
-        let alone = id != Id::TorchAllreduce && id.family() != Family::Muster;
+        // The all-reduce needs `--torch`, the spares need `--spares`, the checks of other nodes need other nodes.
+        let asked = [Id::TorchAllreduce, Id::MembershipSpares].contains(&id);
+        let alone = !asked && id.family() != Family::Muster;
         assert_eq!(known.contains(&id), alone, "{id}");
+    }
+}
+
+/// The nodes that the platform starts, beside `--nnodes 2` and its spares.
+#[test]
+fn started_nodes_are_compared_with_seats_and_spares() {
+    for (spares, started) in (0..3_u32).flat_map(|spares| (2..6_u32).map(move |n| (spares, n))) {
+        let mut node = Node::new(8).two_nodes(1);
+        node.settings.spares = flag(spares, "--spares");
+        let pairs = [("PET_NNODES", started.to_string()), ("PET_NODE_RANK", "1".to_owned())];
+        let environment = pairs.map(|(name, value)| (name.into(), value.into())).into();
+        node.facts.contract =
+            Contract::read(&Host::replayed("/nonexistent", environment), None, None);
+        let found = node.of(Id::MembershipSpares);
+        let expected = match spares {
+            0 => None,
+            _ if spares + 2 == started => Some(CheckStatus::Ok),
+            _ => Some(CheckStatus::Warn),
+        };
+        assert_eq!(found.as_ref().map(|one| one.0), expected, "{spares} {started} {found:?}");
+        let strict = node.severity(Id::MembershipSpares, Severity::Fail);
+        let refused = refusal(&strict.checks()).map(|refusal| refusal.id);
+        let is_refused = expected == Some(CheckStatus::Warn);
+        assert_eq!(refused == Some(Id::MembershipSpares), is_refused, "{spares} {started}");
     }
 }
 

@@ -124,6 +124,8 @@ spec:
 pub(super) const RANKLAUNCH: &str =
     include_str!("../../../packaging/kubernetes/wan22-pytorchjob.yaml");
 pub(super) const TRAINJOB: &str = include_str!("../../../packaging/kubernetes/wan22-trainjob.yaml");
+pub(super) const SPARES: &str =
+    include_str!("../../../packaging/kubernetes/wan22-spares-jobset.yaml");
 pub(super) const RAYJOB: &str = include_str!("../../../packaging/kubernetes/wan22-rayjob.yaml");
 
 /// A container with all required fields for a pod of 8 GPUs, and `rest` beside them.

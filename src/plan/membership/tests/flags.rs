@@ -65,42 +65,6 @@ fn flags_beat_the_platform() {
     assert_eq!(told(&rank, env), "refused membership.rank");
 }
 
-/// Nodes are numbered through seats and spares, whoever counts them.
-#[test]
-fn spares_are_beside_the_seats() {
-    let by_flag = |spares, nnodes: Option<u32>, env: &str| {
-        let mut settings = undecided();
-        settings.spares = flag("--spares", spares).expect("a flag");
-        settings.nnodes = nnodes.and_then(|nnodes| flag("--nnodes", nnodes));
-        settings.node_rank = nnodes.and_then(|_| flag("--node-rank", 5));
-        tell(&settings, &host(env), &gpus(8)).line()
-    };
-    let six = |rank: u32| format!("WORLD_SIZE=6 RANK={rank} MASTER_ADDR=m MASTER_PORT=23456");
-    // The platform's number has the spares as well, and --nnodes the seats only.
-    assert_eq!(by_flag(2, None, &six(5)), "generic 4 5 m:23456");
-    assert_eq!(by_flag(2, Some(4), "MASTER_ADDR=m MASTER_PORT=23456"), "flags 4 5 m:23456");
-    assert_eq!(by_flag(2, None, &six(6)), "refused membership.rank");
-    assert_eq!(by_flag(1, Some(4), "MASTER_ADDR=m"), "refused membership.rank");
-    // Node 0 and one more have a seat at least, and an elastic job has none.
-    assert_eq!(by_flag(4, None, &six(5)), "generic 2 5 m:23456");
-    assert_eq!(by_flag(5, None, &six(5)), "refused membership.spares");
-    assert_eq!(by_flag(1, None, ""), "refused membership.spares");
-    assert_eq!(
-        by_flag(1, None, "PET_NNODES=1:4 PET_RDZV_ENDPOINT=a:1 PET_RDZV_BACKEND=c10d"),
-        "refused membership.spares"
-    );
-    assert_eq!(by_flag(u32::MAX, Some(4), "MASTER_ADDR=m"), "refused membership.number");
-    let listed = |spares| {
-        let mut settings = undecided();
-        settings.spares = flag("--spares", spares).expect("a flag");
-        settings.node_rank = flag("--node-rank", 2);
-        settings.nodes = flag("--nodes", ["a", "b", "c"].map(str::to_owned).to_vec());
-        tell(&settings, &host(""), &gpus(8)).line()
-    };
-    assert_eq!(listed(1), "flags 2 2 a:29500");
-    assert_eq!(listed(2), "refused membership.spares");
-}
-
 #[test]
 fn world_size_counts_processes_when_told_so() {
     let env = "WORLD_SIZE=16 RANK=1 MASTER_ADDR=a";

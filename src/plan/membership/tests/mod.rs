@@ -10,6 +10,7 @@ mod platforms;
 mod process_counts;
 mod schedulers;
 mod single_nodes;
+mod spares;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

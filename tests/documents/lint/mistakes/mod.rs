@@ -13,7 +13,7 @@ use lint::{self, LintSeverity, RULES};
 use text::lang::Lang;
 
 use super::check;
-use super::samples::{INDEXED_JOB, PYTORCHJOB, RANKLAUNCH, RAYJOB, TRAINJOB, VOLCANO};
+use super::samples::{INDEXED_JOB, PYTORCHJOB, RANKLAUNCH, RAYJOB, SPARES, TRAINJOB, VOLCANO};
 
 /// One mistake: the rule, the sound manifest, the replaced text and its replacement, and the
 /// beginning of the finding's line.
@@ -59,7 +59,7 @@ fn cases() -> impl Iterator<Item = &'static Case> {
 
 #[test]
 fn sound_manifests_have_no_findings() {
-    for sound in [PYTORCHJOB, INDEXED_JOB, RANKLAUNCH, TRAINJOB, RAYJOB, VOLCANO] {
+    for sound in [PYTORCHJOB, INDEXED_JOB, RANKLAUNCH, TRAINJOB, RAYJOB, VOLCANO, SPARES] {
         let report = check(sound, Some("1Ti"));
         assert!(
             report.findings.is_empty() && report.refused.is_empty(),

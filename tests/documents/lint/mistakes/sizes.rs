@@ -1,6 +1,6 @@
 //! GPUs, nodes, profiles and layouts.
 
-use super::super::samples::{INDEXED_JOB, PYTORCHJOB, RANKLAUNCH};
+use super::super::samples::{INDEXED_JOB, PYTORCHJOB, RANKLAUNCH, SPARES};
 use super::{Case, case, warns};
 
 pub(super) const CASES: &[Case] = &[
@@ -46,6 +46,25 @@ pub(super) const CASES: &[Case] = &[
     case("nodes.single", PYTORCHJOB, "--nnodes=$WORLD_SIZE", "--standalone", "--standalone"),
     case("nodes.count", PYTORCHJOB, "--nnodes=$WORLD_SIZE", "--nnodes=4", "--nnodes=4"),
     case("nodes.count", INDEXED_JOB, "num_machines=2", "num_machines=4", "- --num_machines=4"),
+    case("nodes.count", SPARES, "parallelism: 3", "parallelism: 2", "args:"),
+    case("nodes.count", SPARES, "--nnodes, \"2\"", "--nnodes, \"3\"", "args:"),
+    case("spares.seats", SPARES, "--nnodes, \"2\", --spares, \"1\"", "--spares, \"2\"", "args:"),
+    case(
+        "spares.seats",
+        RANKLAUNCH,
+        "[--profile, wan22]",
+        "[--profile, wan22, --spares, \"1\"]",
+        "args:",
+    ),
+    warns(case("spares.lost", SPARES, "backoffLimit: 6", "backoffLimit: 0", "backoffLimit: 0")),
+    warns(case("spares.lost", SPARES, "values: [90]", "values: [90, 143]", "")),
+    warns(case(
+        "spares.lost",
+        SPARES,
+        "values: [64, 65",
+        "values: [143, 64, 65",
+        "- action: FailJob",
+    )),
     case("nodes.processes", INDEXED_JOB, "processes=16", "processes=32", "- --num_processes=32"),
     warns(case(
         "nodes.processes",
