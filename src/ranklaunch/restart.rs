@@ -15,9 +15,9 @@
 //! | certain, other-node | no: exit code 90 | |
 //! | certain, same-nodes | yes, unless three quick ends are equal | 1 s |
 //! | certain, wait | yes | 30 s |
-//! | a rank is killed by a signal, without a cause | yes | none, then as below |
+//! | a rank is killed by a signal, without a certain cause | yes | none, then as below |
 //! | a node is lost | yes, without a node for its seat unless three quick ends are equal | none if its agent died, else the time in which it stops its ranks, with spares |
-//! | likely, or none | by class and code, unless three quick ends are equal | 1 s, 2 s … 30 s |
+//! | likely, or none | by class and code, unless three quick ends are equal | 1 s, 2 s … 30 s, from 1 s on when a checkpoint was saved |
 //!
 //! `--max-restarts` bounds all of them, counted anew when a checkpoint was saved. One policy serves single-node and multi-node jobs: with
 //! several nodes the leader decides, and the muster carries the decision; once it is lost each node decides by itself. Never starts anything itself.
@@ -272,7 +272,8 @@ impl RestartPolicy {
             return Duration::ZERO;
         }
         // A kill from outside says nothing about the next attempt, unless it comes again soon.
-        let is_killed = failure.id == Id::RankSignal && failure.cause.is_none();
+        // That SIGKILL came from somewhere is no more than likely.
+        let is_killed = failure.id == Id::RankSignal && failure.asks_for().is_none();
         if is_killed && self.quick.len() <= 1 {
             return Duration::ZERO;
         }
@@ -280,7 +281,8 @@ impl RestartPolicy {
             Some(Retry::SameNodes) => SHORTEST_PAUSE,
             Some(Retry::Wait) => LONGEST_PAUSE,
             Some(Retry::Never | Retry::OtherNode) | None => {
-                let doubled = 2u32.saturating_pow(self.attempt);
+                // A job that saves begins anew with the shortest one.
+                let doubled = 2u32.saturating_pow(self.tally.restarts);
                 SHORTEST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE)
             }
         }

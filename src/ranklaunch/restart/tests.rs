@@ -121,11 +121,16 @@ fn pause_follows_from_what_a_loss_proves() {
     let lost = |loss| FailedAttempt { lost: Some(loss), ..failed(137) };
     let killed = |cause| FailedAttempt { id: Id::RankSignal, cause, ..failed(137) };
     let why = |retry| Some(Box::new(Why::fixture("a", Confidence::Certain, Owner::Code, retry)));
+    let from_outside = |retry| {
+        let why = Why::fixture("worker_sigkill", Confidence::Likely, Owner::Platform, retry);
+        Some(Box::new(why))
+    };
     for (failure, seconds) in [
         (lost(Loss::Died), 0),
         (lost(Loss::Silent), 45),
         (lost(Loss::Cut), 45),
         (killed(None), 0),
+        (killed(from_outside(Retry::SameNodes)), 0),
         (killed(why(Retry::SameNodes)), 1),
         (killed(why(Retry::Wait)), 30),
         (failed(1), 1),
@@ -138,6 +143,15 @@ fn pause_follows_from_what_a_loss_proves() {
     let restarts = Restarts::new(limits(0), RetryRules::default());
     let again = next(&restarts, lost(Loss::Silent), Duration::ZERO).expect("another attempt");
     assert_eq!(again.pause, 1000);
+    // Attempts that save are not the same one again, however often a rank is killed or fails.
+    let restarts = Restarts::new(limits(0), RetryRules::default());
+    for (failure, seconds) in [(killed(from_outside(Retry::SameNodes)), 0), (failed(1), 1)] {
+        for _ in 0..20 {
+            restarts.policy().counts(&failure, Some(true));
+            let again = next(&restarts, failure.clone(), Duration::ZERO).expect("another attempt");
+            assert_eq!(again.pause, seconds * 1000, "{failure:?}");
+        }
+    }
     // The same kill again soon is no accident.
     let restarts = Restarts::new(limits(0), RetryRules::default());
     let pause = || next(&restarts, killed(None), Duration::ZERO).map(|again| again.pause);
