@@ -345,11 +345,11 @@ fn slurm_keeps_the_nodes_of_a_job_with_spares() {
         ("#SBATCH --no-kill=off", "", "--no-kill=off", vec![2, 4]),
         (keep, "", "-k --kill-on-bad-exit=0 --wait=0", vec![]),
         (keep, "", "-k -K0 -W0", vec![]),
-        (keep, "", "-k -K", vec![4]),
-        (keep, "", "-k --kill-on-bad-exit=1", vec![4]),
-        (keep, "", "-k --wait 30", vec![4]),
-        (keep, "", "-k -W30", vec![4]),
-        (keep, "export SLURM_KILL_BAD_EXIT=1", "-k", vec![3]),
+        (keep, "", "-k -K", vec![]),
+        (keep, "", "-k --kill-on-bad-exit=1", vec![]),
+        (keep, "", "-k --wait 30", vec![]),
+        (keep, "", "-k -W30", vec![]),
+        (keep, "export SLURM_KILL_BAD_EXIT=1", "-k", vec![]),
         (keep, "export SLURM_WAIT=30", "-k -W 0", vec![]),
     ] {
         let text = script(directives, before, srun, "--spares 2");

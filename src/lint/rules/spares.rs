@@ -380,7 +380,7 @@ impl<'a> Case<'a, '_> {
         }
     }
 
-    /// slurm.schedmd.com: srun and sbatch, --no-kill, --kill-on-bad-exit, --wait.
+    /// slurm.schedmd.com: srun and sbatch, --no-kill, with which --kill-on-bad-exit and --wait have no effect.
     fn slurm(&mut self) {
         let (started, launch) = (&self.place.container.started, self.place.launch);
         let exported = |name: &str| {
@@ -411,24 +411,6 @@ impl<'a> Case<'a, '_> {
                     "没有 --no-kill，一个节点故障时 Slurm 会结束整个任务"
                 ),
                 text!("add #SBATCH --no-kill", "请加上 #SBATCH --no-kill"),
-            );
-        }
-        for (short, long, variable, valued) in [
-            ("-K", "--kill-on-bad-exit", "SLURM_KILL_BAD_EXIT", false),
-            ("-W", "--wait", "SLURM_WAIT", true),
-        ] {
-            let stated = option(srun, short, long, valued).map(|word| (word, long));
-            let stated = stated.or_else(|| Some((exported(variable)?, variable)));
-            let Some((word, name)) = stated.filter(|(word, _)| word.text() != "0") else {
-                continue;
-            };
-            self.say(
-                word.line,
-                text!(
-                    "{name} ends the launchers of all nodes after that of one",
-                    "{name} 会在一个节点的启动器结束后结束所有节点"
-                ),
-                text!("set it to 0: srun {long}=0", "请设为 0：srun {long}=0"),
             );
         }
     }
