@@ -37,7 +37,7 @@ JUDGED := $(wildcard $(CURDIR)/../shared/reference/failures/given.jsonl)
 
 DIST := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/dist
 
-.PHONY: build demo test lint docs bench fuzz dist gpu hunt immortal judge judge-checkpoints judge-hangs judge-saves thorough
+.PHONY: build demo test lint docs bench fuzz dist deaths gpu hunt immortal judge judge-checkpoints judge-hangs judge-saves thorough
 
 build: linker
 	$(CARGO) build --release --locked
@@ -52,7 +52,7 @@ demo: linker
 test: $(if $(SUITE),$(SUITE:%=suite-%),suite-main)
 
 # Suites that are asked for often, by their names alone.
-gpu hunt immortal judge judge-checkpoints judge-hangs judge-saves thorough: %: suite-%
+deaths gpu hunt immortal judge judge-checkpoints judge-hangs judge-saves thorough: %: suite-%
 
 suite-main: linker tools
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
@@ -140,6 +140,13 @@ suite-hunt: linker
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" HUNT_SECONDS="$${HUNT_SECONDS:-600}" \
 	$(CARGO) test --locked --test hunt a_long_hunt -- --ignored --nocapture
+
+# One job over four of six launchers, whose ranks and nodes are killed DEATHS=100 times with ENGINE=direct, and how long the
+# next attempt takes; RANKLAUNCH=… measures that executable. SEED repeats the choice.
+suite-deaths: linker
+	PYTHON="$$(tests/python/find.sh torch numpy)" && \
+	$(if $(RANKLAUNCH),RANKLAUNCH_TEST_EXECUTABLE="$(abspath $(RANKLAUNCH))") RANKLAUNCH_TEST_PYTHON="$$PYTHON" \
+	$(CARGO) test --locked --test hunt job_dies_many_times -- --ignored --nocapture
 
 # Six nodes that are lost, cut off, frozen and killed at random for MINUTES=30; SEED repeats the choice.
 suite-immortal: linker
