@@ -429,7 +429,7 @@ ids! {
         StacksPlace = "stacks.place": [Refuses(Usage)],
         StacksAgent = "stacks.agent": [Refuses(Usage)],
         LogsUnknown = "logs.unknown": [Refuses(Usage)],
-        NodesForget = "nodes.forget": [Refuses(Usage)],
+        NodesUnknown = "nodes.unknown": [Refuses(Usage)],
         LogsValue = "logs.value": [Refuses(Usage)],
         TopTerminal = "top.terminal": [Refuses(Usage)],
     }

@@ -188,7 +188,7 @@ fn bad_node_is_remembered_until_it_is_repaired() {
     assert!(said.contains("failed in the last days (xid_79): another one has its seat"), "{said}");
     assert!(!said.contains("spare, without a seat: node 1"), "{said}");
 
-    assert!(asked(&["--forget", "gpu-7"]).expect_code(64).err.contains("nodes.forget"));
+    assert!(asked(&["--forget", "gpu-7"]).expect_code(64).err.contains("nodes.unknown"));
     assert!(asked(&["--forget", "gpu-1"]).expect_code(0).out.contains("no node failed"));
     let third = job();
     let nodes = third.nodes(0..4);

@@ -67,7 +67,7 @@ fn unknown(name: &str, nodes: &[Remembered]) -> Refusal {
             )
         }
     };
-    Refusal::new(Id::NodesForget, text, hint)
+    Refusal::new(Id::NodesUnknown, text, hint)
 }
 
 fn age(incident: &Incident) -> Duration {
