@@ -118,24 +118,6 @@ impl Lack {
     }
 }
 
-/// The combinations of these values that are not here, such as those of pipeline and tensor ranks.
-pub(crate) fn missing_combinations<'a>(
-    axes: &'a [Vec<u32>],
-    here: &'a BTreeSet<Vec<u32>>,
-) -> impl Iterator<Item = Vec<u32>> + 'a {
-    let all = axes.iter().map(Vec::len).try_fold(1_usize, usize::checked_mul);
-    let of = |mut number: usize| {
-        let mut values: Vec<u32> = Vec::new();
-        for axis in axes.iter().rev() {
-            values.extend(axis.get(number % axis.len()));
-            number /= axis.len();
-        }
-        values.reverse();
-        values
-    };
-    (0..all.unwrap_or(usize::MAX)).map(of).filter(|values| !here.contains(values))
-}
-
 /// The parts that are missing below the highest one.
 pub(crate) fn gaps(numbers: Vec<u32>, least: u32) -> Vec<Lack> {
     first_gaps(numbers, 0, least, 4096)

@@ -76,20 +76,6 @@ pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     Some(Ranked { ranks, world, may_begin_at_one, without, without_world })
 }
 
-/// The name of other ranks.
-pub(crate) fn of_ranks(name: &str, ranks: &[u32]) -> String {
-    let found = numbers(name);
-    let mut ranks = ranks.iter();
-    let mut other = String::new();
-    for one in &found {
-        let rank = (one.counts == Counted::Ranks).then(|| ranks.next()).flatten();
-        let digits = rank.map(|rank| format!("{rank:0width$}", width = one.digits.len()));
-        other.push_str(one.before);
-        other.push_str(digits.as_deref().unwrap_or(one.digits));
-    }
-    other + found.last().map_or(name, |one| one.after)
-}
-
 /// Words of files that stand beside the weights.
 const ASIDE: &[&str] = &[
     "optimizer",

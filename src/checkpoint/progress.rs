@@ -226,13 +226,6 @@ pub(crate) fn numbers(name: &str) -> Vec<Found<'_>> {
         numbers.push(Found { digits, before, after, counts });
         rest = after;
     }
-    // `mp_rank_00_001` of Megatron: the second one is that of the pipeline.
-    let is_rank = |one: char| one.is_ascii_digit() || one == '_';
-    let are_ranks = name.strip_prefix("mp_rank_").is_some_and(|ranks| ranks.chars().all(is_rank));
-    let are_axes = numbers.iter().filter(|one| one.is_axis()).count() > 1;
-    for one in numbers.iter_mut().filter(|one| are_ranks || (are_axes && one.is_axis())) {
-        one.counts = Counted::Ranks;
-    }
     for at in 0..numbers.len() {
         if is_date(numbers.get(at..at + 3).unwrap_or_default()) {
             numbers.iter_mut().skip(at).take(3).for_each(|one| one.counts = Counted::Unknown);
@@ -311,16 +304,7 @@ fn counted(before: &str, after: &str) -> Counted {
     of(word).or_else(behind).unwrap_or(Counted::Unknown)
 }
 
-/// Ways to divide a model, each with ranks of its own: `pp-0_tp-1`. One of them alone may be a size (`llama_tp2`).
-const AXES: &[&str] = &["tp", "pp", "dp", "cp", "mp"];
-
 impl Found<'_> {
-    fn is_axis(&self) -> bool {
-        let before = self.before.trim_end_matches(['-', '_', '=']).to_ascii_lowercase();
-        let word = words(&before).last().unwrap_or_default();
-        self.counts == Counted::Ranks || AXES.contains(&word)
-    }
-
     fn value(&self) -> Option<Number> {
         if let Some(power) = self.power() {
             return Number::read(self.digits, 10_u128.checked_pow(power)?);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::compare::{Held, NAMED, compare, compare_companions};
-use crate::lack::{Lack, first_gaps, missing_combinations};
+use crate::lack::{Lack, first_gaps};
 use crate::names::{self, Ranked};
 use crate::progress::{Place, Told, told};
 use crate::{Checkpoint, Format, Standing};
@@ -114,12 +114,11 @@ fn own_words(one: &Checkpoint) -> BTreeSet<String> {
 fn of_ranks_of_one(mut files: Vec<(Ranked, Checkpoint)>) -> Option<Checkpoint> {
     files.order_by(|(one, _), (other, _)| one.ranks.cmp(&other.ranks));
     let (named, files): (Vec<Ranked>, Vec<_>) = files.into_iter().unzip();
-    let name = files.first()?.own_name().into_owned();
     let world = named.iter().map(|one| one.world).max().unwrap_or(0);
     let may_begin_at_one = named.iter().all(|one| one.may_begin_at_one);
     let ranks: Vec<Vec<u32>> = named.into_iter().map(|one| one.ranks).collect();
     let first = u32::from(may_begin_at_one && !ranks.contains(&vec![0]));
-    joined(files).map(|one| with_ranks(one, &name, &ranks, first, world))
+    joined(files).map(|one| with_ranks(one, &ranks, first, world))
 }
 
 /// The first one, with what the others lack and hold.
@@ -135,14 +134,8 @@ fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
     Some(joined)
 }
 
-/// With the files of these ranks, of so many at least, counted from `first` on. `name`: that of the first one.
-fn with_ranks(
-    mut one: Checkpoint,
-    name: &str,
-    ranks: &[Vec<u32>],
-    first: u32,
-    world: u32,
-) -> Checkpoint {
+/// With the files of these ranks, of so many at least, counted from `first` on.
+fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], first: u32, world: u32) -> Checkpoint {
     let single: Vec<u32> = ranks
         .iter()
         .filter_map(|ranks| <[u32; 1]>::try_from(ranks.as_slice()).ok())
@@ -152,19 +145,6 @@ fn with_ranks(
         let end = first.saturating_add(world);
         one.lacks.extend(first_gaps(single.clone(), first, end, NAMED));
         one.parts = single;
-    } else {
-        let axis = |at: usize| -> Option<Vec<u32>> {
-            let values: BTreeSet<u32> =
-                ranks.iter().map(|ranks| ranks.get(at).copied()).collect::<Option<_>>()?;
-            // Sizes, such as those of `tp2_pp4`, are no ranks.
-            values.contains(&0).then(|| values.into_iter().collect())
-        };
-        let axes = (0..ranks.iter().map(Vec::len).max().unwrap_or(0)).map(axis);
-        if let Some(axes) = axes.collect::<Option<Vec<_>>>() {
-            let here = ranks.iter().cloned().collect();
-            let missing = missing_combinations(&axes, &here).take(NAMED);
-            one.lacks.extend(missing.map(|ranks| Lack::Missing(names::of_ranks(name, &ranks))));
-        }
     }
     one
 }
@@ -277,8 +257,6 @@ fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec
     let of = |several: Vec<(Vec<u32>, Checkpoint)>| {
         let (ranks, mut several): (Vec<Vec<u32>>, Vec<Checkpoint>) = several.into_iter().unzip();
         let is_alone = several.len() == 1;
-        let first = several.first()?.path.strip_prefix(folder).ok()?.iter().next()?;
-        let name = first.to_string_lossy().into_owned();
         for one in &mut several {
             let below = one.beside().strip_prefix(folder).unwrap_or(folder).to_owned();
             if !is_alone {
@@ -288,7 +266,7 @@ fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec
                 one.standing.files.push(one.path.clone());
             }
         }
-        Some(with_ranks(joined(several)?, &name, &ranks, 0, 0))
+        Some(with_ranks(joined(several)?, &ranks, 0, 0))
     };
     let mut of_series: BTreeMap<String, Vec<Checkpoint>> = BTreeMap::new();
     for one in by_name.into_values().filter_map(of) {

@@ -7,7 +7,7 @@ use super::{dcp, deepspeed};
 use serde::Deserialize;
 
 use crate::folder::{Folder, of_json, unread};
-use crate::lack::{Lack, gaps, missing_combinations};
+use crate::lack::{Lack, gaps};
 use crate::names::is_numbered;
 use crate::progress::step_of;
 use crate::{safetensors, torch, zip};
@@ -308,7 +308,7 @@ pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
         if ranks.is_empty() {
             lacks.push(Lack::Missing("mp_rank_00".to_owned()));
         }
-        lacks.extend(missing_ranks(&ranks).into_iter().map(Lack::Missing));
+        lacks.extend(missing_ranks(&ranks).map(Lack::Missing));
     }
     if !is_distributed {
         lacks.extend(not_tracked(folder));
@@ -326,25 +326,30 @@ fn distributed(folder: &Folder<'_>) -> Vec<Lack> {
 }
 
 /// The folders that are missing of `mp_rank_TENSOR[_PIPELINE[_EXPERT]]`: there is one for each combination.
-fn missing_ranks(folders: &[String]) -> Vec<String> {
+fn missing_ranks(folders: &[String]) -> impl Iterator<Item = String> {
     let of = |name: &String| -> Option<Vec<u32>> {
         name.strip_prefix("mp_rank_")?.split('_').map(|rank| rank.parse().ok()).collect()
     };
     let here: BTreeSet<Vec<u32>> = folders.iter().filter_map(of).collect();
     let depth = here.iter().map(Vec::len).max().unwrap_or(0);
     let last = |at: usize| here.iter().filter_map(|ranks| ranks.get(at)).max().copied();
-    let axes = (0..depth).filter_map(last).map(|last| (0..=last.min(4096)).collect());
-    let axes: Vec<Vec<u32>> = axes.collect();
-    let missing = missing_combinations(&axes, &here).filter(|ranks| !ranks.is_empty()).take(4096);
-    let name = |ranks: Vec<u32>| {
+    let mut all: Vec<Vec<u32>> = vec![Vec::new()];
+    for last in (0..depth).map_while(last) {
+        let more = |ranks: &Vec<u32>| {
+            let ranks = ranks.clone();
+            (0..=last.min(4096)).map(move |rank| [ranks.as_slice(), &[rank]].concat())
+        };
+        all = all.iter().flat_map(more).take(4096).collect();
+    }
+    all.retain(|ranks| !ranks.is_empty() && !here.contains(ranks));
+    all.into_iter().map(|ranks| {
         let digits = |(at, rank): (usize, &u32)| match at {
             0 => format!("{rank:02}"),
             _ => format!("{rank:03}"),
         };
         let ranks: Vec<String> = ranks.iter().enumerate().map(digits).collect();
         format!("mp_rank_{}", ranks.join("_"))
-    };
-    missing.map(name).collect()
+    })
 }
 
 fn not_tracked(folder: &Folder<'_>) -> Option<Lack> {

@@ -398,55 +398,6 @@ fn what_is_no_file_cannot_be_read() {
     assert!(matches!(found[0].lacks.as_slice(), [Lack::Unread { .. }]), "{:?}", found[0].lacks);
 }
 
-/// Ranks of several axes, of which each combination has a file or a folder. There is no checkpoint before it.
-#[test]
-fn missing_combination_of_ranks_is_seen() {
-    for layout in [
-        "step_#_pp@_tp$.pt",
-        "step_#/pp-@_tp-$.pt",
-        "step_#/model_pp-@_tp-$.safetensors",
-        "step_#/mp_rank_0@_00$/model.pt",
-        "step_#/tp_rank_0@_pp_rank_00$.pt",
-        "step_#/tp_rank_0@_pp_rank_00$/model.pt",
-        "step_#/dp_rank_0_tp_rank_@_pp_rank_$.pt",
-        "ckpt_#_tp_rank_0@_pp_rank_00$.pt",
-        "iter_#/mp_rank_0@_00$/model_optim_rng.pt",
-    ] {
-        let of = |(one, other): (u32, u32)| {
-            let name = layout.replace('#', "200").replace('@', &one.to_string());
-            name.replace('$', &other.to_string())
-        };
-        for (ones, others) in [(2, 2), (1, 3), (3, 2)] {
-            let all = (0..ones).flat_map(|one| (0..others).map(move |other| (one, other)));
-            let all: Vec<String> = all.map(of).collect();
-            let mut all: Vec<&str> = all.iter().map(String::as_str).collect();
-            all.push("latest_checkpointed_iteration.txt");
-            let lacks = |files: &[&str]| {
-                let folder = made(files);
-                let tracker = folder.path().join("latest_checkpointed_iteration.txt");
-                std::fs::write(tracker, "200").expect("it is written");
-                let found = named(&folder);
-                assert_eq!(found.len(), 1, "{found:?}");
-                found[0].contains("is missing")
-            };
-            assert!(!lacks(&all), "{layout}");
-            let has_others = |at: usize| {
-                let (ones, others) = (ones as usize, others as usize);
-                at + 1 < ones * others && ones.min(others) > 1
-            };
-            for missing in (0..all.len() - 1).filter(|at| has_others(*at)) {
-                let mut files = all.clone();
-                let name = files.remove(missing);
-                assert!(lacks(&files), "{layout}: {name}");
-            }
-        }
-    }
-    // Sizes, of which none is 0.
-    let sizes = ["llama_tp2_pp4_step_100.pt", "llama_tp4_pp2_step_100.pt"];
-    assert!(names(&sizes).iter().all(|name| !name.contains(": ")));
-    assert_eq!(names(&["llama_tp2_pp4_step_100.pt", "llama_tp2_pp4_step_200.pt"]).len(), 2);
-}
-
 /// Whatever its name is like, what somebody put aside is chosen only if there is nothing else.
 #[test]
 fn name_of_what_was_put_aside_stands_behind_all_others() {
