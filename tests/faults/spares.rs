@@ -74,17 +74,6 @@ impl Job {
     }
 }
 
-/// SIGKILL of everything on these nodes at one moment, the guards first, or they would sweep and report.
-fn lose(nodes: Vec<Running>) {
-    let mut processes: Vec<_> = nodes.iter().flat_map(Running::processes).collect();
-    processes.sort_by_key(|process| process.pid);
-    for process in processes {
-        let pid = nix::unistd::Pid::from_raw(process.pid);
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
-    }
-    nodes.into_iter().for_each(|node| drop(node.wait()));
-}
-
 fn waits(node: &mut Running) {
     node.waits("a spare", |node| node.err().contains("is a spare"));
 }
@@ -109,7 +98,7 @@ fn spare_takes_the_seat_of_a_lost_node_which_parks_when_it_returns() {
     assert_eq!(job.running(0), job.all_seats());
     waits(&mut nodes[2]);
     waits(&mut nodes[3]);
-    lose(vec![nodes.remove(1)]);
+    Running::lose(vec![nodes.remove(1)]);
     assert_eq!(job.running(1), job.all_seats());
     let mut returned = job.node(1);
     waits(&mut returned);
@@ -136,7 +125,7 @@ fn spares_take_the_seats_of_nodes_that_are_lost_together() {
     waits(&mut nodes[3]);
     waits(&mut nodes[4]);
     let began = Instant::now();
-    lose(vec![nodes.remove(2), nodes.remove(1)]);
+    Running::lose(vec![nodes.remove(2), nodes.remove(1)]);
     assert_eq!(job.running(1), job.all_seats());
     // A node that might return is awaited for the grace period of 20 s and more.
     let took = began.elapsed();
@@ -269,7 +258,7 @@ fn each_spare_is_used_once_and_then_the_job_says_what_it_lacks() {
     let mut nodes: Vec<Option<Running>> = job.nodes(0..4).into_iter().map(Some).collect();
     for (victim, attempt) in (1..).zip(0..=SPARES) {
         assert_eq!(job.running(attempt), job.all_seats(), "attempt {attempt}");
-        lose(vec![nodes[victim].take().expect("it runs")]);
+        Running::lose(vec![nodes[victim].take().expect("it runs")]);
     }
     let zero = nodes[0].take().expect("it runs").ends_within(Duration::from_secs(60));
     let zero = zero.expect_code(143);
@@ -332,13 +321,13 @@ fn another_node_leads_once_node_0_is_lost() {
     job.running(0);
     waits(&mut nodes[2]);
     waits(&mut nodes[3]);
-    lose(vec![nodes.remove(0)]);
+    Running::lose(vec![nodes.remove(0)]);
     assert_eq!(job.running(1), job.all_seats());
     let mut returned = job.node(0);
     waits(&mut returned);
     assert!(returned.err().contains("in place of node 0"), "{}", returned.err());
     // The address of the job leads to the job again: who comes there hears from node 0 who leads.
-    lose(vec![nodes.remove(2)]);
+    Running::lose(vec![nodes.remove(2)]);
     let mut three = job.node(3);
     waits(&mut three);
     assert!(three.err().contains("in place of node 0"), "{}", three.err());
@@ -369,7 +358,7 @@ fn leaders_are_lost_one_after_the_other() {
         };
         let leader =
             if attempt == 0 { 0 } else { nodes.iter().position(leads).expect("one leads") };
-        lose(vec![nodes[leader].take().expect("it runs")]);
+        Running::lose(vec![nodes[leader].take().expect("it runs")]);
     }
     assert_eq!(job.running(2), job.all_seats());
     job.write("end");
@@ -405,7 +394,7 @@ fn two_nodes_end_with_node_0() {
     let job = Job::new();
     let mut nodes = job.nodes(0..2);
     job.running(0);
-    lose(vec![nodes.remove(0)]);
+    Running::lose(vec![nodes.remove(0)]);
     let one = nodes.remove(0).wait().expect_code(143).expect_nothing_left();
     assert!(one.err.contains("the agent of node 0") && one.err.contains("died"), "{}", one.err);
 }

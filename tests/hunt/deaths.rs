@@ -13,6 +13,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
+use crate::number;
+
 const SEATS: u32 = 4;
 const SPARES: u32 = 2;
 /// Longest time without the next attempt.
@@ -98,16 +100,6 @@ fn entries(folder: &Path) -> usize {
     std::fs::read_dir(folder).map_or(0, Iterator::count)
 }
 
-/// SIGKILL of everything on this node, the guard first.
-fn lose(node: Running) {
-    let mut processes = node.processes();
-    processes.sort_by_key(|process| process.pid);
-    for process in processes {
-        let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
-    }
-    drop(node.wait());
-}
-
 fn line(what: &str, times: &mut [Duration]) {
     times.sort();
     let at = |percent: usize| times[(times.len() * percent).div_ceil(100).saturating_sub(1)];
@@ -136,7 +128,7 @@ fn deaths(engine: &str, count: u64, seed: u64) {
         let (place, rank) = chance.of(&seated);
         let at = SystemTime::now();
         let took = if attempt % NODES_DIE == 0 {
-            lose(job.nodes.remove(place));
+            Running::lose(vec![job.nodes.remove(place)]);
             let took = job.began(attempt).duration_since(at);
             nodes.push(took.clone().expect("it is later"));
             let gone = u32::try_from(place).expect("few nodes");
@@ -155,10 +147,10 @@ fn deaths(engine: &str, count: u64, seed: u64) {
             before = Some(job.held());
         }
     }
-    let (after, all) = (job.held(), [ranks.clone(), nodes.clone()].concat());
+    let (after, mut all) = (job.held(), [ranks.clone(), nodes.clone()].concat());
     line("ranks", &mut ranks);
     line("nodes", &mut nodes);
-    line("all", &mut all.clone());
+    line("all", &mut all);
     println!("open files and scratch entries: {before:?} and then {after:?}");
     if let Some((files, scratch)) = before {
         // Connections that are just being closed.
@@ -170,10 +162,6 @@ fn deaths(engine: &str, count: u64, seed: u64) {
         node.wait().expect_code(0).expect_nothing_left();
     }
     assert_eq!(entries(&scratch), 0, "{scratch:?}");
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
 }
 
 #[test]

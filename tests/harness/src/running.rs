@@ -133,6 +133,17 @@ impl Running {
         found
     }
 
+    /// SIGKILL of everything on these nodes at one moment, the guards first, or they would sweep and report.
+    pub fn lose(nodes: Vec<Running>) {
+        let mut processes: Vec<_> = nodes.iter().flat_map(Running::processes).collect();
+        processes.sort_by_key(|process| process.pid);
+        for process in processes {
+            // One that has ended meanwhile.
+            let _ = nix::sys::signal::kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+        }
+        nodes.into_iter().for_each(|node| drop(node.wait()));
+    }
+
     /// The agent: the guard's only child.
     pub fn agent(&self) -> i32 {
         let guard = self.pid();
