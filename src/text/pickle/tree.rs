@@ -230,14 +230,6 @@ impl<'t, 'a> Value<'t, 'a> {
         }
     }
 
-    /// The values of a map, whatever their keys are. None if the node is no map.
-    pub fn values(self) -> Option<impl Iterator<Item = Value<'t, 'a>>> {
-        match self.node() {
-            Node::Map(pairs) => Some(pairs.iter().map_while(move |(_, value)| self.at(*value))),
-            _ => None,
-        }
-    }
-
     /// The value of a key.
     pub fn get(self, name: &str) -> Option<Value<'t, 'a>> {
         self.map()?.find(|(key, _)| *key == name).map(|(_, value)| value)
