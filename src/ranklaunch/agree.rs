@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::bad_nodes;
 use super::conductor::{Met, Start};
 use super::context::Context;
 use super::hold_muster::{Mustered, Shared, hold_muster};
@@ -43,7 +42,7 @@ pub(super) struct Agreed {
     pub(super) duty: Option<Duty>,
     /// The node of each seat; empty: each node has the seat of its number.
     pub(super) seats: Vec<u32>,
-    /// The machines of the nodes that this one may have to remember, by the numbers of the nodes.
+    /// On the leader: the machines of all nodes, by the numbers of the nodes.
     pub(super) machines: BTreeMap<u32, String>,
     /// What the next attempt has to know of the seats of this one.
     pub(super) seating: Seating,
@@ -195,8 +194,6 @@ async fn plan_alone(
     let identity = RunIdentity { resume, ..run_identity(&plan, &facts.contract)? };
     // Several nodes can be restarted only through the muster.
     let restarts = if alone { context.restarts() } else { Restarts::none() };
-    let (said, seats) = (Vec::new(), Vec::new());
-    let own = bad_nodes::identity(&context.host, &facts.hostname);
-    let machines = own.map(|own| (plan.membership.member(), own)).into_iter().collect();
+    let (said, seats, machines) = (Vec::new(), Vec::new(), BTreeMap::new());
     Ok(Shared { plan, identity, session: None, attempt, restarts, said, seats, machines })
 }

@@ -2,8 +2,7 @@
 //!
 //! A node is lost, or its failure calls for another node: the leader writes a line of it, and the node itself too, since
 //! the logs may lie on a disk of each node. A node with a line of the last days says so in the muster. Lines are only
-//! ever appended; an admin who has repaired a node appends that it is to be forgotten. Nothing is drained here: what an
-//! admin would do is said once.
+//! ever appended; an admin who has repaired a node appends that it is to be forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -1,7 +1,8 @@
 //! What follows for the node that failed: it is remembered, and an admin hears what to do with it. Nothing is drained here.
 
 use super::agree::Agreed;
-use super::bad_nodes::{Incident, NAMES, append};
+use super::bad_nodes::{Incident, NAMES, append, identity};
+use super::collect::hostname;
 use super::context::Context;
 use super::restart::FailedAttempt;
 use linux::deadline::spawn_detached;
@@ -34,7 +35,11 @@ pub(super) fn remember(
     if !failure.calls_for_another_node() || is_taken || !(leads || node == own) {
         return;
     }
-    let (Some(name), id) = (ready.machines.get(&node), failure.name()) else { return };
+    let machine = match node == own {
+        true => identity(&context.host, &hostname(&context.host)),
+        false => ready.machines.get(&node).cloned(),
+    };
+    let (Some(name), id) = (machine, failure.name()) else { return };
     let incident = Incident {
         at: muster::now(),
         node: name.clone(),
@@ -54,8 +59,8 @@ pub(super) fn remember(
     }
     // A lost node may only have been switched off: nothing says that it is broken.
     let is_sure = leads && failure.is_of_its_node();
-    if is_sure && context.bad_nodes.is_new(name, id) {
-        context.say(&advice(&context.host, name, host, id));
+    if is_sure && context.bad_nodes.is_new(&name, id) {
+        context.say(&advice(&context.host, &name, host, id));
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Shared {
     /// The warnings that node 0 prints, on other nodes.
     pub(super) said: Vec<u64>,
     pub(super) seats: Vec<u32>,
-    /// The machines of the nodes that this one may have to remember, by the numbers of the nodes.
+    /// On the leader: the machines of all nodes, by the numbers of the nodes.
     pub(super) machines: BTreeMap<u32, String>,
 }
 
@@ -236,7 +236,8 @@ async fn lead(
         }
         let seats = gathered.seats.clone();
         let seating = [seats::said(&gathered), bad_nodes::said(&gathered)].concat();
-        let machines = machines(&gathered.summaries);
+        let machine = |one: &NodeSummary| Some((one.node, one.machine.clone()?));
+        let machines = gathered.summaries.iter().filter_map(machine).collect();
         let agreement = Agreement { resume, seats, ..proposal(&plan, &identity, attempt) };
         let decides = (restarts.decide(), restarts.tally());
         match gathered.agree(agreement.clone(), decides, &mut say).await? {
@@ -367,8 +368,7 @@ async fn follow(
                 let restarts = restarts.clone();
                 let shared =
                     agreed(context, facts, plan, &agreement, &differences, session, restarts);
-                let machines = machines(std::slice::from_ref(own));
-                return Ok(Shared { said, machines, ..shared }.into());
+                return Ok(Shared { said, ..shared }.into());
             }
             Accepted::Alone(why) => {
                 context.say(&why);
@@ -425,10 +425,6 @@ fn agreed(
     let seats = agreement.seats.clone();
     let (said, machines) = (Vec::new(), BTreeMap::new());
     Shared { plan, identity, session, attempt, restarts, said, seats, machines }
-}
-
-fn machines(summaries: &[NodeSummary]) -> BTreeMap<u32, String> {
-    summaries.iter().filter_map(|one| Some((one.node, one.machine.clone()?))).collect()
 }
 
 /// How long a node that failed waits for the verdict at least, where another node would give it once the leader is lost.
