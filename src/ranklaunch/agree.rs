@@ -11,6 +11,7 @@ use super::context::Context;
 use super::hold_muster::{Mustered, Shared, hold_muster};
 use super::job_session::JobSession;
 use super::muster_config::{prove_route, wait_for_master};
+use super::node_questions::SlowSeats;
 use super::own_plan::OwnPlan;
 use super::restart::{FailedAttempt, NextAttempt, Restarts, calls_for_another_leader};
 use super::seats;
@@ -52,6 +53,8 @@ pub(super) struct Agreed {
     pub(super) leader: Option<u32>,
     /// What failed calls for another node than that.
     pub(super) leader_resigns: bool,
+    /// The ranks that hold the others back.
+    pub(super) slow: SlowSeats,
 }
 
 impl Agreed {
@@ -85,6 +88,15 @@ impl Agreed {
             self.leader.is_some_and(|leader| calls_for_another_leader(cause, leader));
         if cause.loss.is_some() {
             self.seating.lost.insert(cause.node);
+        }
+    }
+
+    /// Another attempt follows: nodes that were slow until the end of this one get a seat only where no other is there.
+    pub(super) fn avoid_slow_nodes(&mut self, context: &Context) {
+        let slow = seats::slow_for_good(&self.slow, &self.seats);
+        for node in slow.into_iter().filter(|node| self.leader != Some(*node)) {
+            context.say(&seats::gives_up(node));
+            self.seating.avoided.insert(node);
         }
     }
 
@@ -147,6 +159,7 @@ pub(super) async fn agree(
         lost,
         leader: context.leader(),
         leader_resigns: false,
+        slow: SlowSeats::default(),
     }))
 }
 

@@ -137,6 +137,9 @@ pub(super) async fn run(
             if let Some(cause) = cause {
                 ready.failed(&cause);
             }
+            if judged.again.is_some() {
+                ready.avoid_slow_nodes(context);
+            }
             judged
         }
         // With a muster the nodes decide; a single node decides here.
@@ -299,7 +302,8 @@ impl Attempt {
         context.board.wakes(sampler.waker());
         let nodes = nodes(ready, plan);
         let sources = node_sources(context, plan);
-        let slow = node_questions::watch_slow_ranks(context, scratch, plan, sources, &nodes);
+        let slow =
+            node_questions::watch_slow_ranks(context, scratch, plan, sources, &nodes, &ready.slow);
         let running = RunningRanks::of(Job {
             run_id: RunId::try_from(identity.run_id.clone()).unwrap_or_default(),
             attempt: self.number,

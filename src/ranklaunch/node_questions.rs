@@ -5,7 +5,7 @@
 //! and `slow` events. If the nodes cannot ask each other, each looks at its own ranks.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
@@ -24,8 +24,8 @@ use monitor::socket::{
 };
 use monitor::status::{StatusBoard, look_pace};
 use monitor::watch::{
-    AskNodes, Clock, ClockedSample, Cut, NodeSample, NodeSources, Reason, SampledNode, SlowPace,
-    SlowWatch, now_ns,
+    AskNodes, Clock, ClockedSample, Cut, NodeSample, NodeSources, Reason, SampledNode, SlowNews,
+    SlowPace, SlowWatch, now_ns,
 };
 use muster::{MemberKind, NoAnswer, Questions};
 use plan::Plan;
@@ -303,6 +303,10 @@ const MOST_ENTRIES: u32 = 400;
 const FEWEST_ENTRIES: u32 = 50;
 const MOST_OF_ALL: u32 = 6400;
 
+/// The ranks that hold the others back at this moment, where this node compares them: the seat of each, and since when it
+/// is named.
+pub(super) type SlowSeats = Arc<Mutex<BTreeMap<GlobalRank, (u32, Instant)>>>;
+
 /// The watch of one attempt. Without control sockets nobody can be asked.
 pub(super) fn watch_slow_ranks(
     context: &Context,
@@ -310,6 +314,7 @@ pub(super) fn watch_slow_ranks(
     plan: &Plan,
     sources: NodeSources,
     nodes: &Nodes,
+    now: &SlowSeats,
 ) -> SlowWatch {
     let Some(control) = scratch.control() else {
         return SlowWatch::default();
@@ -322,8 +327,14 @@ pub(super) fn watch_slow_ranks(
     }
     let world = (!plan.engine.runs_a_command()).then_some(plan.world_size);
     let (say, keep) = (context.speaker(), context.journal.keeper());
-    let board = context.board.clone();
+    let (board, now) = (context.board.clone(), Arc::clone(now));
     let tell = move |node, news| {
+        let mut of = now.lock().unwrap_or_else(PoisonError::into_inner);
+        match &news {
+            SlowNews::Slow(slow) => of.insert(slow.rank, (node, Instant::now())),
+            SlowNews::Over(rank) => of.remove(rank),
+        };
+        drop(of);
         board.slow(node, &news);
         say(&line_view::slow_line(&news, node));
         keep(line_view::slow_event(&news, node));

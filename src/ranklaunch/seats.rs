@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
 use super::context::Context;
 use super::job_verdict::judged;
+use super::node_questions::SlowSeats;
 use super::restart::{NextAttempt, Restarts, calls_for_another_leader};
 use muster::{Again, Cause, Config, Gathered, Loss, Parked, Seating, Succession, Unparked};
 use plan::Plan;
@@ -119,6 +121,23 @@ pub(super) fn after(plan: &Plan, seats: &[u32], next: Option<&NextAttempt>) -> S
     let held = (!seats.is_empty()).then(|| plan.membership.seat());
     let returning = seats.iter().copied().collect();
     Seating { spares, held, returning, lost: BTreeSet::new(), avoided }
+}
+
+/// A node whose rank has been named slow for so long, and is still slow, gives its seat to another one.
+const FOR_GOOD: Duration = Duration::from_secs(30);
+
+/// The nodes with ranks that hold the others back at the end of an attempt, and not only for a moment.
+pub(super) fn slow_for_good(slow: &SlowSeats, seats: &[u32]) -> BTreeSet<u32> {
+    let slow = slow.lock().unwrap_or_else(PoisonError::into_inner);
+    let long = slow.values().filter(|(_, since)| since.elapsed() >= FOR_GOOD);
+    long.filter_map(|(seat, _)| seats.get(usize::try_from(*seat).ok()?).copied()).collect()
+}
+
+pub(super) fn gives_up(node: u32) -> Text {
+    text!(
+        "node {node} held the others back until the end of this attempt: if a spare waits, it takes the seat",
+        "节点 {node} 直到本次尝试结束都在拖慢其他节点：若有备用节点等待，则由其接替席位"
+    )
 }
 
 /// The same once these nodes are lost.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use harness::{
     Ended, Launcher, Role, Running, free_port, kill, program, python, run_args, wait_until,
 };
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 /// So many nodes may come beside those with a seat.
@@ -187,6 +188,36 @@ fn bad_node_is_remembered_until_it_is_repaired() {
 }
 
 /// A launcher that ends by itself after its report, since it has lost its guard, is not awaited either.
+/// A node that is slow until an attempt ends gives its seat away, whatever ended the attempt; the others keep theirs.
+#[test]
+fn spare_takes_the_seat_of_a_slow_node() {
+    let port = free_port();
+    let start = |node: u32| {
+        let mut args = run_args("direct", 1);
+        args.extend(["--spares", "1", "--max-restarts", "2"].map(Into::into));
+        args.extend(["--".into(), program("steps.py").into_os_string()]);
+        let launcher = Launcher::new(args).with_torch().args(["late", "300"]);
+        launcher.env("LATE_RANK", "2").node(node, 4, port).start()
+    };
+    let mut nodes: Vec<Running> = (0..4).map(start).collect();
+    waits(&mut nodes[3]);
+    let named = |times| {
+        move |node: &Running| node.err().matches("rank 2 holds the others").count() == times
+    };
+    // Control: named only now, it may be slow for a moment.
+    nodes[0].waits("a slow rank", named(1));
+    nodes[1].send(Role::Rank, Signal::SIGKILL);
+    nodes[0].waits("it is named in the next attempt", named(2));
+    assert!(!nodes[0].err().contains("has the seat of"), "{}", nodes[0].err());
+    std::thread::sleep(Duration::from_secs(31));
+    nodes[1].send(Role::Rank, Signal::SIGKILL);
+    nodes[0].waits("the seat", |node| node.err().contains("has the seat of node 2"));
+    let said = nodes[0].err();
+    assert!(said.contains("node 2 held the others back until the end"), "{said}");
+    assert!(said.contains("node 3 (") && said.contains("node 2: spare, without a seat"), "{said}");
+    assert_eq!(said.matches("has the seat of").count(), 1, "{said}");
+}
+
 #[test]
 fn spare_takes_the_seat_of_a_node_that_leaves() {
     let job = Job::new();
@@ -273,7 +304,7 @@ fn stopped_spare_ends_nothing_else() {
     job.running(0);
     waits(&mut nodes[3]);
     let spare = nodes.pop().expect("node 3");
-    spare.signal(nix::sys::signal::Signal::SIGTERM);
+    spare.signal(Signal::SIGTERM);
     spare.wait().expect_code(143).expect_nothing_left();
     kill(nodes[1].agent());
     assert_eq!(job.running(1), job.all_seats());
@@ -376,7 +407,7 @@ fn ranks_of_an_agent_that_stands_still_end() {
     waits(&mut nodes[2]);
     waits(&mut nodes[3]);
     let agent = nix::unistd::Pid::from_raw(nodes[0].agent());
-    nix::sys::signal::kill(agent, nix::sys::signal::Signal::SIGSTOP).expect("it runs");
+    nix::sys::signal::kill(agent, Signal::SIGSTOP).expect("it runs");
     let zero = nodes.remove(0).ends_within(Duration::from_secs(60));
     let zero = zero.expect_code(137).expect_nothing_left();
     assert!(zero.err.contains("stood still"), "{}", zero.err);

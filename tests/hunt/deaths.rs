@@ -1,17 +1,17 @@
 //! One job whose ranks and nodes are killed again and again: how long until all ranks of the next attempt run, and what is
 //! left behind.
 //!
-//! Four seats and two spares over loopback, one rank each, `--warm`. DEATHS sets how many, ENGINE which engine. The times
+//! Four seats and two spares, each in a network namespace of its own, one rank each, `--warm`. DEATHS sets how many, ENGINE which engine. The times
 //! are printed, not judged: they are those of this machine and this build.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use harness::chance::Chance;
-use harness::{Launcher, Role, Running, free_port, program, run_args};
+use harness::cluster::Cluster;
+use harness::{Role, Running, program, run_args};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tempfile::TempDir;
 
 use crate::number;
 
@@ -23,25 +23,28 @@ const STUCK: Duration = Duration::from_secs(120);
 const NODES_DIE: u64 = 5;
 
 struct Job {
-    folder: TempDir,
-    port: u16,
+    cluster: Cluster,
     engine: String,
     nodes: Vec<Running>,
 }
 
 impl Job {
-    fn new(engine: &str) -> Job {
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir(folder.path().join("checkpoints")).expect("a folder");
-        std::fs::create_dir(folder.path().join("scratch")).expect("a folder");
-        let (port, engine) = (free_port(), engine.to_owned());
-        let mut job = Job { folder, port, engine, nodes: Vec::new() };
+    fn new(engine: &str) -> Option<Job> {
+        let cluster = Cluster::new(SEATS + SPARES)?;
+        let mut job = Job { cluster, engine: engine.to_owned(), nodes: Vec::new() };
+        for name in ["checkpoints", "scratch"] {
+            std::fs::create_dir_all(job.path(name)).expect("a folder");
+        }
         job.nodes = (0..SEATS + SPARES).map(|node| job.node(node)).collect();
-        job
+        Some(job)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.cluster.folder().join("job")
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.folder().join(name)
     }
 
     fn node(&self, node: u32) -> Running {
@@ -51,10 +54,9 @@ impl Job {
         args.extend(["--grace", "5s", "--max-restarts", "1000000"].map(Into::into));
         args.extend(["--checkpoint-dir".into(), self.path("checkpoints").into_os_string()]);
         args.push("--".into());
-        let line = [program("again.py"), self.folder.path().into()];
-        let launcher = Launcher::new(args).args(line).env("NODE_NAME", format!("node-{node}"));
-        let launcher = launcher.env("TMPDIR", self.path("scratch"));
-        launcher.node(node, SEATS + SPARES, self.port).start()
+        args.extend([program("again.py").into(), self.folder().into()]);
+        let launcher = self.cluster.launcher(node, node, SEATS + SPARES, &args);
+        launcher.env("TMPDIR", self.path("scratch")).start()
     }
 
     /// When the last rank of the attempt began.
@@ -116,7 +118,7 @@ fn line(what: &str, times: &mut [Duration]) {
 
 fn deaths(engine: &str, count: u64, seed: u64) {
     println!("deaths: SEED={seed}, engine {engine}");
-    let mut job = Job::new(engine);
+    let Some(mut job) = Job::new(engine) else { return };
     job.began(0);
     let (mut ranks, mut nodes, mut before) = (Vec::new(), Vec::new(), None);
     for attempt in 1..=count {
@@ -158,7 +160,7 @@ fn deaths(engine: &str, count: u64, seed: u64) {
     }
     std::fs::write(job.path("end"), "").expect("it is written");
     let scratch = job.path("scratch");
-    for node in job.nodes {
+    for node in std::mem::take(&mut job.nodes) {
         node.wait().expect_code(0).expect_nothing_left();
     }
     assert_eq!(entries(&scratch), 0, "{scratch:?}");

@@ -3,7 +3,7 @@
 //! Six nodes, each in a network namespace of its own, four seats, two ranks each. The test is the platform: it starts
 //! again what ended. MINUTES sets how long faults come, SEED repeats their choice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -507,11 +507,11 @@ fn goes_on_for(duration: Duration, faults: &[Fault], longest: u64) {
     }
     assert!(platform.nodes.is_empty(), "SEED={seed}\n{}", platform.said());
     platform.cluster.expect_nothing_left();
-    judge(&platform, seed, &given);
+    judge(&platform, seed, faults, &given);
 }
 
 /// What holds after any faults.
-fn judge(platform: &Platform, seed: u64, given: &BTreeMap<Fault, u32>) {
+fn judge(platform: &Platform, seed: u64, among: &[Fault], given: &BTreeMap<Fault, u32>) {
     let faults: u32 = given.values().sum();
     let (weights, step) = result(&platform.folder.join("final.pt"));
     let steps = platform.steps();
@@ -521,6 +521,11 @@ fn judge(platform: &Platform, seed: u64, given: &BTreeMap<Fault, u32>) {
         "{faults} faults, {attempts} restarts, {step} steps and {lost} that were lost: {given:?}"
     );
     let said = || format!("SEED={seed}\n{}", platform.said());
+    // A fault that cannot be given is passed over, and must not stay away.
+    let kinds: BTreeSet<&Fault> = among.iter().collect();
+    let has_process = given.keys().any(|fault| matches!(fault, Fault::Process(_)));
+    assert!(faults < 10 || has_process, "{given:?}\n{}", said());
+    assert!(given.len() >= kinds.len() || faults < 100, "{given:?}\n{}", said());
     assert!(weights == undisturbed(step), "other bits\n{}", said());
     assert!(lost <= u64::from(faults + 1) * (INTERVAL + 1), "{lost} steps were lost\n{}", said());
     assert!(attempts <= u64::from(faults), "{attempts} restarts for {faults} faults\n{}", said());

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::docker::Owned;
-use crate::{Ended, Place, Process, TIMEOUT, alive, send, wait_until};
+use crate::{Ended, Place, Process, TIMEOUT, alive, executable, send, wait_until};
 
 /// The link to the folder of the newest run.
 const LATEST: &str = "ranklaunch-logs/latest";
@@ -156,9 +156,12 @@ impl Running {
     /// engine has started, which forward signals to the shims of forked ranks.
     pub fn roles(&self) -> Vec<(Role, Process)> {
         let all = self.processes();
-        let ours = self.program.to_string_lossy().into_owned();
+        // On a host of a cluster another program starts it.
+        let ours = [self.program.clone(), executable()];
         let is = |seen: &Process, role: &str| {
-            seen.argv.first() == Some(&ours) && seen.argv.get(1).is_some_and(|word| word == role)
+            let program = seen.argv.first().map(Path::new);
+            program.is_some_and(|program| ours.iter().any(|one| one == program))
+                && seen.argv.get(1).is_some_and(|word| word == role)
         };
         let run: Vec<i32> =
             all.iter().filter(|seen| is(seen, "run")).map(|seen| seen.pid).collect();
