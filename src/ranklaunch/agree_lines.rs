@@ -60,7 +60,8 @@ pub(super) fn same_elsewhere(own: &[Warning], summaries: &[NodeSummary]) -> Vec<
 /// The line that names the nodes for which this node waits, and the address.
 pub(super) fn begins(config: &Config) -> Text {
     let (port, timeout) = (config.port, clock(config.wait_timeout));
-    let last = config.nnodes.saturating_sub(1);
+    let others = config.nnodes.saturating_sub(1);
+    let last = others + config.seating.spares;
     if config.unit == MemberKind::Task {
         let address = &config.master_addr;
         return match config.node {
@@ -75,6 +76,10 @@ pub(super) fn begins(config: &Config) -> Text {
         };
     }
     match (config.node, last) {
+        (0, _) if last > others => text!(
+            "waiting on port {port} for {others} of nodes 1–{last}, at most {timeout}",
+            "正在端口 {port} 上等待节点 1–{last} 中的 {others} 个，最多 {timeout}"
+        ),
         (0, 1) => text!(
             "waiting on port {port} for node 1, at most {timeout}",
             "正在端口 {port} 上等待节点 1，最多 {timeout}"

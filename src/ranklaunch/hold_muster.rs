@@ -375,9 +375,10 @@ async fn follow(
                 return Ok(Led::Mustered(Mustered::Alone));
             }
             Accepted::Lost => {
+                let leader = config.leader;
                 context.say(&text!(
-                    "the connection to node 0 was lost during the agreement; joining again",
-                    "协商过程中与节点 0 的连接断开；重新加入"
+                    "the connection to node {leader} was lost during the agreement; joining again",
+                    "协商过程中与节点 {leader} 的连接断开；重新加入"
                 ));
                 if config.succession.as_ref().is_some_and(|one| one.electorate().is_some()) {
                     return Ok(Led::Elsewhere(None));

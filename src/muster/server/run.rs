@@ -286,7 +286,8 @@ impl Run {
             self.lost.lock().insert(node);
         }
         let is_awaited = self.is_awaited(node) || self.reports_partly(node);
-        let votes = matches!(self.phase, RunPhase::Running) && self.voting.contains(&node);
+        // Whatever the phase, a voter counts until its death is proven.
+        let votes = self.voting.contains(&node) && !self.leaving.contains(&node);
         if !is_awaited && !votes {
             return;
         }
@@ -332,7 +333,10 @@ impl Run {
         while !self.away.is_empty() {
             tokio::select! {
                 Some(event) = inbox.recv() => self.hear(event),
-                (node, ..) = self.away.lost() => drop(self.lost.lock().insert(node)),
+                (node, _, loss) = self.away.lost() => {
+                    self.lost.lock().insert(node);
+                    self.votes_no_more(node, loss);
+                }
                 () = sleep_until(until) => return,
             }
         }

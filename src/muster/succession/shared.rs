@@ -1,6 +1,7 @@
 //! What the tasks and the handles of a succession share.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -17,6 +18,8 @@ use linux::host::Host;
 #[derive(Default)]
 pub(super) struct State {
     pub(super) electorate: Option<Electorate>,
+    /// Where nodes of any agreement were, for those that come back and know nothing.
+    pub(super) addresses: BTreeMap<u32, IpAddr>,
     /// None: this node has no vote on what follows.
     pub(super) election: Option<Election>,
     /// An attempt runs, so this node knows who leads it.
@@ -84,6 +87,8 @@ impl Tells {
 impl State {
     pub(super) fn adopt(&mut self, me: u32, electorate: Electorate, votes: bool) {
         self.election = Election::new(me, &electorate.voters).filter(|_| votes);
+        let seen = electorate.places.iter().map(|(node, place)| (*node, place.ip()));
+        self.addresses.extend(seen);
         self.electorate = Some(electorate);
         self.dead.clear();
         self.parted.clear();

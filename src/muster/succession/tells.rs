@@ -10,11 +10,12 @@ use std::time::{Duration, SystemTime};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::links::Caller;
 use super::shared::{Shared, Tells};
 use crate::keepalive::{millis, now};
 use crate::names;
 use crate::protocol::{FromMember, FromNode0, Purpose};
-use crate::server::listener::{ConnectionEvent, Listener};
+use crate::server::listener::{ConnectionEvent, EventReceiver, Listener};
 
 /// Pause between two rounds.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -27,16 +28,16 @@ const ANSWERED: Duration = Duration::from_millis(50);
 pub(super) async fn tell_all(shared: Weak<Shared>) {
     loop {
         let Some(shared) = shared.upgrade() else { return };
-        let (port, attempt, places) = {
+        let (port, attempt, others) = {
             let state = shared.state.lock();
             let (Some(port), Some(last)) = (state.gathers, &state.electorate) else { return };
-            (port, last.attempt, last.places.clone())
+            (port, last.attempt, state.addresses.clone())
         };
         let Tells { host, master_addr, port: of_job } = &shared.tells;
         let named = names::resolve(host, master_addr, RESOLVE, None).await.unwrap_or_default();
         let node_0 = named.into_iter().map(|at| SocketAddr::new(at, *of_job));
-        let others = places.iter().filter(|(node, _)| **node != shared.me);
-        let others = others.map(|(_, place)| SocketAddr::new(place.ip(), shared.tells.told_at()));
+        let others = others.into_iter().filter(|(node, _)| *node != shared.me);
+        let others = others.map(|(_, ip)| SocketAddr::new(ip, shared.tells.told_at()));
         let mut told = JoinSet::new();
         for place in node_0.chain(others) {
             let (caller, master) = (shared.caller.clone(), master_addr.clone());
@@ -49,12 +50,22 @@ pub(super) async fn tell_all(shared: Weak<Shared>) {
     }
 }
 
+/// Listens once nobody else does, which may be this launcher: what it listened with before is still being closed.
+async fn listen(port: u16, caller: &Caller) -> (Listener, EventReceiver) {
+    loop {
+        match Listener::open(port, caller.all, caller.secret.clone()) {
+            Ok(opened) => return opened,
+            Err(error) => tracing::debug!(port, %error, "not heard by those that look for the job"),
+        }
+        sleep(AGAIN).await;
+    }
+}
+
 /// At a node 0 that does not lead: tells those that look for the job at its address who does.
 pub(super) async fn answer_all(shared: Weak<Shared>) {
     let of_job = shared.upgrade().map(|shared| (shared.tells.port, shared.caller.clone()));
     let Some((port, caller)) = of_job else { return };
-    let opened = Listener::open(port, caller.all, caller.secret.clone());
-    let Ok((_listener, mut events)) = opened else { return };
+    let (_listener, mut events) = listen(port, &caller).await;
     while let Some(event) = events.recv().await {
         let ConnectionEvent::Arrived(arrival) = event else { continue };
         let is_ours = caller.is_asked(&arrival.hello, Purpose::Run);
@@ -68,9 +79,7 @@ pub(super) async fn answer_all(shared: Weak<Shared>) {
 /// The leader and where it gathers, once it tells.
 pub(super) async fn told(shared: &Shared) -> (u32, SocketAddr) {
     let Shared { caller, tells, .. } = shared;
-    // Without this port the node is found only at the address of the job.
-    let opened = Listener::open(tells.told_at(), caller.all, caller.secret.clone());
-    let Ok((_listener, mut events)) = opened else { return std::future::pending().await };
+    let (_listener, mut events) = listen(tells.told_at(), caller).await;
     let mut peers = BTreeMap::new();
     while let Some(event) = events.recv().await {
         match event {

@@ -190,5 +190,21 @@ async fn fresh_node_0_is_told_who_leads() {
         _ => panic!("it began a job of its own"),
     };
     assert_eq!(told.0, one.config.node);
-    fresh.part(0, Some((told.0, Some(told.1)))).await.parked();
+    // What listens at the address of the job until then holds it for a while.
+    let held = loop {
+        if let Ok(held) = std::net::TcpListener::bind(("0.0.0.0", port)) {
+            break held;
+        }
+        tokio::task::yield_now().await;
+    };
+    let _parked = fresh.part(0, Some((told.0, Some(told.1)))).await.parked();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(held);
+    // From there it tells those that look for the job.
+    let open = async {
+        while tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), open).await.expect("it listens");
 }
