@@ -11,7 +11,7 @@ use super::context::Context;
 use super::hold_muster::{Mustered, Shared, hold_muster};
 use super::job_session::JobSession;
 use super::muster_config::{prove_route, wait_for_master};
-use super::node_questions::SlowSeats;
+use super::node_questions::SlowRanks;
 use super::own_plan::OwnPlan;
 use super::restart::{FailedAttempt, NextAttempt, Restarts, calls_for_another_leader};
 use super::seats;
@@ -54,7 +54,7 @@ pub(super) struct Agreed {
     /// What failed calls for another node than that.
     pub(super) leader_resigns: bool,
     /// The ranks that hold the others back.
-    pub(super) slow: SlowSeats,
+    pub(super) slow: SlowRanks,
 }
 
 impl Agreed {
@@ -93,8 +93,12 @@ impl Agreed {
 
     /// Another attempt follows: nodes that were slow until the end of this one get a seat only where no other is there.
     pub(super) fn avoid_slow_nodes(&mut self, context: &Context) {
-        let slow = seats::slow_for_good(&self.slow, &self.seats);
-        for node in slow.into_iter().filter(|node| self.leader != Some(*node)) {
+        for (node, rank) in seats::slow_for_good(&self.slow) {
+            // A rank that is slow on another node as well is slow by itself.
+            let is_first = context.bad_nodes.is_new(&rank.to_string(), "slow");
+            if self.leader.is_none_or(|leader| leader == node) || !is_first {
+                continue;
+            }
             context.say(&seats::gives_up(node));
             self.seating.avoided.insert(node);
         }
@@ -159,7 +163,7 @@ pub(super) async fn agree(
         lost,
         leader: context.leader(),
         leader_resigns: false,
-        slow: SlowSeats::default(),
+        slow: SlowRanks::default(),
     }))
 }
 

@@ -159,7 +159,7 @@ pub(super) async fn run(
     };
     let JudgedEnding { ending, lines: of_job, again } = judged;
     context.show_verdict(&ending);
-    failed_node::remember(context, ready, &ending, attempt.folder.as_deref());
+    failed_node::remember(context, ready, &ending, attempt.folder.as_deref(), again.is_some());
     let (clock, why_not) = (over.clock, ready.restarts.why_not());
     let rest = attempt.close(context, ready, over, &ending, of_job.unwrap_or(lines)).await;
     let leaves = match again {

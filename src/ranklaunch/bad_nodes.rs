@@ -28,6 +28,8 @@ pub(super) const FILE: &str = ".nodes.jsonl";
 const READ: u64 = 256 << 10;
 /// A node that did not fail for so long is as good as any other.
 const REMEMBERED: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Milliseconds by which the clock of another node may be ahead.
+const AHEAD: i64 = 3_600_000;
 /// Time limit for a mount that does not answer.
 const LOOK: Duration = Duration::from_secs(1);
 /// Milliseconds within which a second line of the same failure says nothing new.
@@ -66,11 +68,16 @@ fn nothing() -> Text {
 /// else the id of its board. None: its names belong to a container, and the board has no id that this user may read.
 pub(super) fn identity(host: &Host, hostname: &str) -> Option<String> {
     let named = NAMES.iter().find_map(|name| host.variable(name));
-    let named = named.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+    // Lines for a shell have it.
+    let is_name = |name: &String| {
+        let is_plain = |it: u8| it.is_ascii_alphanumeric() || b"._-:".contains(&it);
+        !name.is_empty() && name.bytes().all(is_plain)
+    };
+    let named = named.map(|name| name.trim().to_owned()).filter(is_name);
     let is_pod = host.variable("KUBERNETES_SERVICE_HOST").is_some();
     // Docker calls a container by twelve digits of its id.
     let is_container = hostname.len() == 12 && hostname.bytes().all(|it| it.is_ascii_hexdigit());
-    let own = (!is_pod && !is_container && !hostname.is_empty()).then(|| hostname.to_owned());
+    let own = Some(hostname.to_owned()).filter(|own| !is_pod && !is_container && is_name(own));
     let board = || {
         let id = host.read("/sys/class/dmi/id/product_uuid").ok()?;
         Some(id.trim().to_owned()).filter(|id| !id.is_empty())
@@ -90,8 +97,8 @@ pub(super) fn read(folder: &Path) -> io::Result<Vec<Incident>> {
 
 /// Appends an incident; one write, so that no line of another node is torn.
 pub(super) fn append(folder: &Path, incident: &Incident) -> io::Result<()> {
-    let mut line = serde_json::to_vec(incident)?;
-    line.push(b'\n');
+    // A full disk may have torn the line before.
+    let line = format!("\n{}\n", serde_json::to_string(incident)?);
     let path = folder.join(FILE);
     let file = match regular_file::open_to_lock(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -99,7 +106,7 @@ pub(super) fn append(folder: &Path, incident: &Incident) -> io::Result<()> {
         }
         opened => opened,
     };
-    file?.write_all(&line)
+    file?.write_all(line.as_bytes())
 }
 
 /// An admin has repaired this node.
@@ -110,9 +117,11 @@ pub(super) fn forgotten(node: &str) -> Incident {
 
 /// The nodes that failed in the last days and were not repaired since, each with its incidents, oldest first.
 pub(super) fn remembered(incidents: Vec<Incident>, now: i64) -> BTreeMap<String, Vec<Incident>> {
-    let oldest = now.saturating_sub(i64::try_from(REMEMBERED.as_millis()).unwrap_or(i64::MAX));
+    let days = i64::try_from(REMEMBERED.as_millis()).unwrap_or(i64::MAX);
+    // A line of a clock that is far ahead would never age.
+    let of_last_days = now.saturating_sub(days)..now.saturating_add(AHEAD);
     let mut nodes: BTreeMap<String, Vec<Incident>> = BTreeMap::new();
-    for one in incidents.into_iter().filter(|one| one.at >= oldest) {
+    for one in incidents.into_iter().filter(|one| of_last_days.contains(&one.at)) {
         if one.id == FORGOTTEN {
             nodes.remove(&one.node);
             continue;
@@ -200,6 +209,7 @@ mod tests {
             incident("a", 6 * day, "node.cut"),
             incident("c", 6 * day, FORGOTTEN),
             incident("c", 8 * day, "gpu.lost"),
+            incident("ahead", 90 * day, "gpu.lost"),
         ];
         let found = remembered(all, 8 * day);
         let ids: Vec<(&str, Vec<&str>)> = found
@@ -216,7 +226,7 @@ mod tests {
         append(folder.path(), &incident("a", 7, "xid.79")).expect("it is written");
         let mut bytes = std::fs::read(folder.path().join(FILE)).expect("the file");
         bytes.extend_from_slice(
-            b"{\"at\": 1, \"node\": \n\xff\n[]\n{\"at\":2,\"node\":\"b\",\"id\":\"x\",\"new\":1}\n",
+            b"{\"at\": 1, \"node\": \n\xff\n[]\n{\"at\":2,\"node\":\"b\",\"id\":\"x\",\"new\":1}\n{\"at\":3,\"nod",
         );
         std::fs::write(folder.path().join(FILE), &bytes).expect("written");
         append(folder.path(), &incident("c", 8, "gpu.lost")).expect("it is written");
@@ -243,6 +253,7 @@ mod tests {
         assert_eq!(of(&[], "gpu-17", &[board]), named("gpu-17"));
         assert_eq!(of(&[("SLURMD_NODENAME", "n7")], "gpu-17", &[board]), named("n7"));
         assert_eq!(of(&[pod, ("NODE_NAME", "n7")], "worker-3", &[board]), named("n7"));
+        assert_eq!(of(&[pod, ("NODE_NAME", "a;b")], "worker-3", &[board]), named("4c4c4544"));
         assert_eq!(of(&[pod], "worker-3", &[board]), named("4c4c4544"));
         assert_eq!(of(&[pod], "worker-3", &[]), None, "the next pod of this name is elsewhere");
         assert_eq!(of(&[], "0a1b2c3d4e5f", &[board]), named("4c4c4544"));

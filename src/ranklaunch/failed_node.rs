@@ -1,5 +1,7 @@
 //! What follows for the node that failed: it is remembered, and an admin hears what to do with it. Nothing is drained here.
 
+use std::time::Duration;
+
 use super::agree::Agreed;
 use super::bad_nodes::{Incident, NAMES, append, identity};
 use super::collect::hostname;
@@ -12,13 +14,17 @@ use report::Ending;
 use text::lang::Text;
 use text::text;
 
+/// Within so long of the first loss the other nodes are lost as well where somebody ends them all.
+const OTHERS_END: Duration = Duration::from_secs(3);
+
 /// An attempt has ended: remembers the node whose failure calls for another one, and says what an admin would do.
-/// `ending`: that of the job.
+/// `ending`: that of the job. `goes_on`: another attempt follows.
 pub(super) fn remember(
     context: &Context,
     ready: &Agreed,
     ending: &Ending,
     folder: Option<&LogFolder>,
+    goes_on: bool,
 ) {
     let member = &ready.plan.membership;
     let own = member.member();
@@ -51,7 +57,12 @@ pub(super) fn remember(
     // Beside the folders of all runs. The mount may not answer, and nobody waits for the line.
     let runs = folder.and_then(|folder| Some(folder.node_path().parent()?.parent()?.to_owned()));
     if let Some(runs) = runs {
+        // Who ends all nodes one after the other soon ends this one as well, and none of them is bad.
+        let is_alone = goes_on && !failure.is_of_its_node();
         spawn_detached(move || {
+            if is_alone {
+                std::thread::sleep(OTHERS_END);
+            }
             if let Err(error) = append(&runs, &incident) {
                 tracing::warn!(folder = %runs.display(), %error, "a bad node cannot be remembered");
             }

@@ -303,9 +303,9 @@ const MOST_ENTRIES: u32 = 400;
 const FEWEST_ENTRIES: u32 = 50;
 const MOST_OF_ALL: u32 = 6400;
 
-/// The ranks that hold the others back at this moment, where this node compares them: the seat of each, and since when it
+/// The ranks that hold the others back at this moment, where this node compares them: the node of each, and since when it
 /// is named.
-pub(super) type SlowSeats = Arc<Mutex<BTreeMap<GlobalRank, (u32, Instant)>>>;
+pub(super) type SlowRanks = Arc<Mutex<BTreeMap<GlobalRank, (u32, Instant)>>>;
 
 /// The watch of one attempt. Without control sockets nobody can be asked.
 pub(super) fn watch_slow_ranks(
@@ -314,7 +314,7 @@ pub(super) fn watch_slow_ranks(
     plan: &Plan,
     sources: NodeSources,
     nodes: &Nodes,
-    now: &SlowSeats,
+    now: &SlowRanks,
 ) -> SlowWatch {
     let Some(control) = scratch.control() else {
         return SlowWatch::default();

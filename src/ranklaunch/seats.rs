@@ -10,13 +10,14 @@ use tokio::time::timeout;
 
 use super::context::Context;
 use super::job_verdict::judged;
-use super::node_questions::SlowSeats;
-use super::restart::{NextAttempt, Restarts, calls_for_another_leader};
+use super::node_questions::SlowRanks;
+use super::restart::{FailedAttempt, NextAttempt, Restarts, calls_for_another_leader};
 use muster::{Again, Cause, Config, Gathered, Loss, Parked, Seating, Succession, Unparked};
 use plan::Plan;
 use report::Ending;
 use text::lang::Text;
 use text::ranges::listed;
+use text::rank::GlobalRank;
 use text::text;
 use verdict::outcome::{Outcome, StopReason};
 
@@ -49,8 +50,14 @@ pub(super) async fn wait(
         "node {node} is a spare: all {seats} seats are taken, and it waits for one that becomes free",
         "节点 {node} 为备用节点：{seats} 个席位已满，等待空出的席位"
     ));
-    let again = |again: Again, lost: BTreeSet<u32>, leader_resigns| {
-        let seating = Seating { spares: config.seating.spares, lost, ..Seating::default() };
+    let again = |again: Again, cause: &Cause, lost: BTreeSet<u32>, leader_resigns| {
+        let Seating { spares, avoided, .. } = &config.seating;
+        let mut seating =
+            Seating { spares: *spares, avoided: avoided.clone(), ..Seating::default() };
+        if FailedAttempt::from(cause).calls_for_another_node() {
+            seating.avoided.insert(cause.node);
+        }
+        seating.lost = lost;
         let (Again { attempt, tally, .. }, restarts) = (again, restarts.clone());
         let identity = None;
         Waited::Again(NextAttempt { attempt, identity, restarts, tally, seating, leader_resigns })
@@ -62,7 +69,8 @@ pub(super) async fn wait(
             return Waited::Over(of_others(config, *cause));
         }
         Unparked::Verdict { cause, again: Some(next) } => {
-            return again(next, BTreeSet::new(), calls_for_another_leader(&cause, config.leader));
+            let resigns = calls_for_another_leader(&cause, config.leader);
+            return again(next, &cause, BTreeSet::new(), resigns);
         }
         Unparked::Lost(loss) => loss,
     };
@@ -79,7 +87,7 @@ pub(super) async fn wait(
         restarts.count_on(last.attempt, last.tally);
         if let Some(next) = restarts.decide()(&mut cause, began.elapsed(), true) {
             tokio::time::sleep(Duration::from_millis(next.pause)).await;
-            return again(next, [config.leader].into(), false);
+            return again(next, &cause, [config.leader].into(), false);
         }
     }
     Waited::Lost(of_others(config, cause))
@@ -126,11 +134,11 @@ pub(super) fn after(plan: &Plan, seats: &[u32], next: Option<&NextAttempt>) -> S
 /// A node whose rank has been named slow for so long, and is still slow, gives its seat to another one.
 const FOR_GOOD: Duration = Duration::from_secs(30);
 
-/// The nodes with ranks that hold the others back at the end of an attempt, and not only for a moment.
-pub(super) fn slow_for_good(slow: &SlowSeats, seats: &[u32]) -> BTreeSet<u32> {
+/// The nodes with ranks that hold the others back at the end of an attempt, and not only for a moment; each with the rank.
+pub(super) fn slow_for_good(slow: &SlowRanks) -> Vec<(u32, GlobalRank)> {
     let slow = slow.lock().unwrap_or_else(PoisonError::into_inner);
-    let long = slow.values().filter(|(_, since)| since.elapsed() >= FOR_GOOD);
-    long.filter_map(|(seat, _)| seats.get(usize::try_from(*seat).ok()?).copied()).collect()
+    let long = slow.iter().filter(|(_, (_, since))| since.elapsed() >= FOR_GOOD);
+    long.map(|(rank, (node, _))| (*node, *rank)).collect()
 }
 
 pub(super) fn gives_up(node: u32) -> Text {

@@ -82,15 +82,17 @@ fn with_spares(
 
 /// The services of a Compose file that are nodes of one job with spares. One service alone may be this host's part of it.
 pub(crate) fn services(services: &[Scene<'_>], findings: &mut Findings) {
-    let mut nodes = Vec::new();
-    for (scene, place) in services.iter().flat_map(|one| one.sites.iter().map(move |at| (one, at)))
-    {
-        if let Some(spares) = spares(scene.job, place).known() {
-            nodes.push((stated_nodes(scene, place).known(), spares, place.launch.line));
-        }
-    }
-    let count = u64::try_from(nodes.len()).unwrap_or(u64::MAX);
-    for (seats, spares, line) in nodes.into_iter().filter(|_| count > 1) {
+    // A service, or a script, may have several launches, one after the other.
+    let launches = services.iter().map(|scene| {
+        let with_spares = scene.sites.iter().filter_map(|place| {
+            let spares = spares(scene.job, place).known()?;
+            Some((stated_nodes(scene, place).known(), spares, place.launch.line))
+        });
+        with_spares.collect::<Vec<_>>()
+    });
+    let launches: Vec<_> = launches.filter(|all| !all.is_empty()).collect();
+    let count = u64::try_from(launches.len()).unwrap_or(u64::MAX);
+    for (seats, spares, line) in launches.into_iter().flatten().filter(|_| count > 1) {
         let all = seats.map(|seats| seats.saturating_add(spares));
         let Some(all) = all.filter(|all| *all != count) else { continue };
         findings.error(

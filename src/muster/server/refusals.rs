@@ -104,8 +104,8 @@ fn wrong_count(config: &Config, hello: &Hello) -> Refusal {
             "{who_zh}（{hostname}）认为共有 {theirs} 个{all_zh}，而{first_zh} 认为有 {ours} 个"
         ),
         text!(
-            "give all nodes of a job the same WORLD_SIZE or --nnodes, and each job its own master port",
-            "请为同一任务的所有节点指定相同的 WORLD_SIZE 或 --nnodes，并为每个任务使用各自的 Master 端口"
+            "give all nodes of a job the same WORLD_SIZE or --nnodes and --spares, and each job its own master port",
+            "请为同一任务的所有节点指定相同的 WORLD_SIZE 或 --nnodes 以及 --spares，并为每个任务使用各自的 Master 端口"
         ),
     )
 }

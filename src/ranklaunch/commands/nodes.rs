@@ -1,5 +1,6 @@
 //! `ranklaunch nodes`: lists the nodes that failed in the last days, as the launchers remember them beside the logs.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::here::log_folders;
 use linux::pace::clock;
 use settings::cli::{self, ReportFormat};
 use text::escape::in_one_line;
-use text::lang::{Lang, Text};
+use text::lang::{Lang, Text, cause};
 use text::text;
 use verdict::{Id, Refusal};
 
@@ -20,19 +21,33 @@ type Remembered = (String, Vec<Incident>);
 
 pub(crate) fn nodes(asked: &cli::Nodes, lang: Lang) -> Result<i32, Refusal> {
     let folders = log_folders(asked.log_dir.as_deref());
-    let found = folders.iter().find_map(|folder| Some((folder, read(folder).ok()?)));
+    let mut found = None;
+    for folder in &folders {
+        match read(folder) {
+            Ok(all) => found = found.or(Some((folder, all))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(unread(folder, &error)),
+        }
+    }
     let (folder, incidents) = found.map(|(folder, all)| (Some(folder), all)).unwrap_or_default();
     let mut nodes: Vec<Remembered> = remembered(incidents, muster::now()).into_iter().collect();
     if let Some(name) = &asked.forget {
         let name = name.to_string_lossy();
-        let is_asked = |(node, all): &Remembered| {
-            *node == name || all.last().is_some_and(|last| last.host == name)
+        let is_named = nodes.iter().any(|(node, _)| *node == name);
+        // A host name may be that of several machines, one after the other.
+        let is_asked = |(node, all): &Remembered| match is_named {
+            true => *node == name,
+            false => all.last().is_some_and(|last| last.host == name),
         };
-        let gone = nodes.iter().find(|one| is_asked(one)).map(|(node, _)| node.clone());
-        let (Some(folder), Some(gone)) = (folder, gone) else { return Err(unknown(&name, &nodes)) };
-        append(folder, &forgotten(&gone))
-            .map_err(|error| unwritten_file(&folder.join(FILE), &error))?;
-        nodes.retain(|(node, _)| *node != gone);
+        let (gone, left): (Vec<_>, Vec<_>) = nodes.into_iter().partition(is_asked);
+        let Some(folder) = folder.filter(|_| !gone.is_empty()) else {
+            return Err(unknown(&name, &left));
+        };
+        for (node, _) in gone {
+            append(folder, &forgotten(&node))
+                .map_err(|error| unwritten_file(&folder.join(FILE), &error))?;
+        }
+        nodes = left;
     }
     match asked.format {
         ReportFormat::Json => {
@@ -43,15 +58,32 @@ pub(crate) fn nodes(asked: &cli::Nodes, lang: Lang) -> Result<i32, Refusal> {
     Ok(0)
 }
 
+fn unread(folder: &Path, error: &io::Error) -> Refusal {
+    let (file, Text { en, zh }) = (folder.join(FILE), cause(error));
+    let file = file.display();
+    Refusal::new(
+        Id::NodesUnknown,
+        text!("{file} cannot be read: {en}", "无法读取 {file}：{zh}"),
+        name_the_folder(),
+    )
+}
+
+fn name_the_folder() -> Text {
+    text!("name the folder of the logs with --log-dir", "请用 --log-dir 指定日志目录")
+}
+
+/// Most nodes that a refusal names.
+const NAMED: usize = 20;
+
 fn unknown(name: &str, nodes: &[Remembered]) -> Refusal {
-    let known: Vec<&str> = nodes.iter().map(|(node, _)| node.as_str()).collect();
+    let known: Vec<&str> = nodes.iter().take(NAMED).map(|(node, _)| node.as_str()).collect();
     let (text, hint) = match known.is_empty() {
         true => (
             text!(
                 "no node is remembered, so {name} is not forgotten",
                 "没有记录任何节点，因此无法清除 {name}"
             ),
-            text!("name the folder of the logs with --log-dir", "请用 --log-dir 指定日志目录"),
+            name_the_folder(),
         ),
         false => {
             let known = known.join(", ");
