@@ -470,6 +470,11 @@ impl Parked {
         if let Some(succession) = &succession {
             succession.ended(matches!(unparked, Unparked::Lost(_)));
         }
+        // Without a farewell it counts as dead.
+        if let Unparked::Verdict { again, .. } = &unparked {
+            self.connection.send(&FromMember::Bye { returns: again.is_some() }).await;
+            self.connection.close().await;
+        }
         unparked
     }
 }

@@ -282,12 +282,12 @@ impl Run {
         let Some(member) = self.job.registry.remove(node) else { return };
         self.forget_questions(node);
         let has_left = self.leaving.contains(&node) || !self.job.running.contains(&node);
+        let is_awaited = self.is_awaited(node) || self.reports_partly(node);
+        // Whatever the phase, a voter counts until it has said farewell, or its death is proven.
+        let votes = self.voting.contains(&node) && !self.leaving.contains(&node);
         if !has_left && matches!(self.phase, RunPhase::Done(_)) {
             self.lost.lock().insert(node);
         }
-        let is_awaited = self.is_awaited(node) || self.reports_partly(node);
-        // Whatever the phase, a voter counts until its death is proven.
-        let votes = self.voting.contains(&node) && !self.leaving.contains(&node);
         if !is_awaited && !votes {
             return;
         }
@@ -327,10 +327,16 @@ impl Run {
         self.send_later(frames);
     }
 
-    /// Waits for members whose connection was cut and that do not know the verdict.
+    /// Whether the node takes no part in the next attempt.
+    fn leaves(&self, node: u32) -> bool {
+        self.lost.lock().contains(&node)
+    }
+
+    /// Waits for members whose connection was cut and that do not know the verdict, and for voters that leave for good.
     async fn linger(&mut self, inbox: &mut EventReceiver) {
         let until = Instant::now() + UNANSWERED;
-        while !self.away.is_empty() {
+        let votes = |run: &Run, node: u32| run.voting.contains(&node) && run.leaves(node);
+        while !self.away.is_empty() || self.job.registry.nodes().any(|node| votes(self, node)) {
             tokio::select! {
                 Some(event) = inbox.recv() => self.hear(event),
                 (node, _, loss) = self.away.lost() => {
