@@ -20,6 +20,7 @@ use linux::regular_file;
 use muster::{Gathered, NodeSummary};
 use settings::Settings;
 use text::lang::Text;
+use text::order::Ordered;
 use text::text;
 
 /// Beside the folders of all runs; readers of runs pass over hidden files.
@@ -116,11 +117,16 @@ pub(super) fn forgotten(node: &str) -> Incident {
 }
 
 /// The nodes that failed in the last days and were not repaired since, each with its incidents, oldest first.
-pub(super) fn remembered(incidents: Vec<Incident>, now: i64) -> BTreeMap<String, Vec<Incident>> {
+pub(super) fn remembered(
+    mut incidents: Vec<Incident>,
+    now: i64,
+) -> BTreeMap<String, Vec<Incident>> {
     let days = i64::try_from(REMEMBERED.as_millis()).unwrap_or(i64::MAX);
     // A line of a clock that is far ahead would never age.
     let of_last_days = now.saturating_sub(days)..now.saturating_add(AHEAD);
     let mut nodes: BTreeMap<String, Vec<Incident>> = BTreeMap::new();
+    // They may be of several folders.
+    incidents.order_by_key(|one| one.at);
     for one in incidents.into_iter().filter(|one| of_last_days.contains(&one.at)) {
         if one.id == FORGOTTEN {
             nodes.remove(&one.node);
@@ -156,7 +162,7 @@ impl BadNodes {
     pub(super) async fn look(&self, host: &Host, settings: &Settings) {
         let candidates = log_candidates(host, settings);
         let read = with_deadline_async(LOOK, move || {
-            candidates.iter().find_map(|one| read(&one.path).ok()).unwrap_or_default()
+            candidates.iter().filter_map(|one| read(&one.path).ok()).flatten().collect()
         });
         let nodes = remembered(read.await.unwrap_or_default(), muster::now());
         let last = |(node, all): (String, Vec<Incident>)| Some((node, all.into_iter().last()?.id));
@@ -180,8 +186,8 @@ pub(super) fn said(gathered: &Gathered) -> Vec<Text> {
                 "节点 {node}（{host}）近日发生过故障（{id}）：由其他节点占用其席位"
             ),
             false => text!(
-                "node {node} ({host}) failed in the last days ({id}), and no spare is left for its seat; ranklaunch nodes shows more",
-                "节点 {node}（{host}）近日发生过故障（{id}），且没有可用的备用节点；详见 ranklaunch nodes"
+                "node {node} ({host}) failed in the last days ({id}), and has a seat: it leads, or no other node is as large; ranklaunch nodes shows more",
+                "节点 {node}（{host}）近日发生过故障（{id}），但仍占有席位：它主持任务，或没有同样大小的其他节点；详见 ranklaunch nodes"
             ),
         })
     };

@@ -157,6 +157,12 @@ pub(super) async fn hold_muster(
         };
         match led? {
             Led::Elsewhere(found) => {
+                if found.is_none() && config.leader == config.node {
+                    context.say(&text!(
+                        "this node cannot go on as the leader: too few of the nodes that vote are here, or others go on; looking for them",
+                        "本节点无法继续主持：有投票权的节点不足，或其他节点已继续；正在寻找它们"
+                    ));
+                }
                 leadership.moved(found);
                 config.wait_timeout = leadership.left();
             }

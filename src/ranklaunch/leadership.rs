@@ -126,10 +126,17 @@ impl Leadership {
         let waited = self.waits.as_secs();
         let (host, silence) = (&config.master_addr, config.peer_timeout);
         let cause = Cause::lost((leader, None), host, Loss::Cut, None, silence, muster::now());
-        let text = text!(
-            "node {leader}, which led the job, was lost, and in {waited} s this node found neither another leader nor enough of the others to be one: they may go on without it",
-            "主持任务的节点 {leader} 已丢失，本节点在 {waited} 秒内既未找到新的主持节点，也未联系到足够多的其他节点：其余节点可能已在没有它的情况下继续"
-        );
+        let is_own = leader == config.node;
+        let text = match is_own {
+            true => text!(
+                "this node led the job, and in {waited} s too few of the nodes came that vote on what follows: the others may go on without it",
+                "本节点曾主持任务，但在 {waited} 秒内，到达的有投票权的节点不足：其余节点可能已在没有它的情况下继续"
+            ),
+            false => text!(
+                "node {leader}, which led the job, was lost, and in {waited} s this node found neither another leader nor enough of the others to be one: they may go on without it",
+                "主持任务的节点 {leader} 已丢失，本节点在 {waited} 秒内既未找到新的主持节点，也未联系到足够多的其他节点：其余节点可能已在没有它的情况下继续"
+            ),
+        };
         of_others(config, Cause { text, ..cause })
     }
 }

@@ -12,6 +12,7 @@ use super::context::Context;
 use super::job_verdict::judged;
 use super::node_questions::SlowRanks;
 use super::restart::{FailedAttempt, NextAttempt, Restarts, calls_for_another_leader};
+use monitor::status::Phase;
 use muster::{Again, Cause, Config, Gathered, Loss, Parked, Seating, Succession, Unparked};
 use plan::Plan;
 use report::Ending;
@@ -46,6 +47,7 @@ pub(super) async fn wait(
     restarts: &Restarts,
 ) -> Waited {
     let (node, seats) = (config.node, config.nnodes);
+    context.enter(Phase::Parked);
     context.say(&text!(
         "node {node} is a spare: all {seats} seats are taken, and it waits for one that becomes free",
         "节点 {node} 为备用节点：{seats} 个席位已满，等待空出的席位"

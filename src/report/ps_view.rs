@@ -95,6 +95,9 @@ fn push_job(out: &mut String, job: &ShownJob, lang: Lang) {
         "" if job.problem.is_some() && job.nodes.is_empty() => {
             text!("a job of unknown run id (agent {en})", "运行 ID 未知的任务（agent {zh}）")
         }
+        "" if first.is_some_and(|node| node.phase == Phase::Parked) => {
+            text!("a spare without a seat (agent {en})", "没有席位的备用节点（agent {zh}）")
+        }
         "" => {
             text!("a job without a run id yet (agent {en})", "尚无运行 ID 的任务（agent {zh}）")
         }
@@ -207,6 +210,7 @@ pub fn phase(node: &NodeStatus, lang: Lang) -> &'static str {
         (Phase::Observing, _) => "检查节点",
         (Phase::Planning, _) => "制定计划",
         (Phase::Agreeing, _) => "等待节点",
+        (Phase::Parked, _) => "备用待命",
         (Phase::Clearing, _) => "清理残留",
         (Phase::Launching, _) => "启动 rank",
         (Phase::Running, _) => "运行中",
@@ -383,6 +387,16 @@ mod tests {
             assert_eq!(text(&jobs, None, Lang::En), en);
             assert_eq!(text(&jobs, None, Lang::Zh), zh);
         }
+    }
+
+    #[test]
+    fn spare_is_no_job_of_its_own() {
+        let node = NodeStatus { phase: Phase::Parked, ..NodeStatus::default() };
+        let jobs = [ShownJob { pid: Some(7), nodes: vec![node], ..ShownJob::default() }];
+        let shown = |lang| text(&jobs, None, lang);
+        assert!(shown(Lang::En).starts_with("a spare without a seat (agent 7)\n"));
+        assert!(shown(Lang::En).contains("parked"));
+        assert!(shown(Lang::Zh).starts_with("没有席位的备用节点（agent 7）\n"));
     }
 
     #[test]

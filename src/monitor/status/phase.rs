@@ -35,6 +35,8 @@ pub enum Phase {
     Planning,
     /// Waits for the other nodes or the master, and agrees with them.
     Agreeing,
+    /// Has no seat, and waits for one.
+    Parked,
     /// Ends stale processes.
     Clearing,
     /// The engine or the ranks are being started.
@@ -211,7 +213,7 @@ fn account(ledger: &mut Ledger, phase: Phase, time: Duration) {
         | Phase::Planning
         | Phase::Clearing
         | Phase::Launching => &mut ledger.starting_ms,
-        Phase::Agreeing => &mut ledger.waiting_ms,
+        Phase::Agreeing | Phase::Parked => &mut ledger.waiting_ms,
         Phase::Running => &mut ledger.running_ms,
         Phase::Stopping | Phase::Judging | Phase::Finishing => &mut ledger.stopping_ms,
         Phase::Pausing => &mut ledger.pausing_ms,

@@ -21,15 +21,17 @@ type Remembered = (String, Vec<Incident>);
 
 pub(crate) fn nodes(asked: &cli::Nodes, lang: Lang) -> Result<i32, Refusal> {
     let folders = log_folders(asked.log_dir.as_deref());
-    let mut found = None;
+    let (mut found, mut incidents) = (Vec::new(), Vec::new());
     for folder in &folders {
         match read(folder) {
-            Ok(all) => found = found.or(Some((folder, all))),
+            Ok(all) => {
+                found.push(folder);
+                incidents.extend(all);
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(unread(folder, &error)),
         }
     }
-    let (folder, incidents) = found.map(|(folder, all)| (Some(folder), all)).unwrap_or_default();
     let mut nodes: Vec<Remembered> = remembered(incidents, muster::now()).into_iter().collect();
     if let Some(name) = &asked.forget {
         let name = name.to_string_lossy();
@@ -40,18 +42,19 @@ pub(crate) fn nodes(asked: &cli::Nodes, lang: Lang) -> Result<i32, Refusal> {
             false => all.last().is_some_and(|last| last.host == name),
         };
         let (gone, left): (Vec<_>, Vec<_>) = nodes.into_iter().partition(is_asked);
-        let Some(folder) = folder.filter(|_| !gone.is_empty()) else {
+        if gone.is_empty() {
             return Err(unknown(&name, &left));
-        };
-        for (node, _) in gone {
-            append(folder, &forgotten(&node))
+        }
+        for (folder, (node, _)) in found.iter().flat_map(|at| gone.iter().map(move |one| (at, one)))
+        {
+            append(folder, &forgotten(node))
                 .map_err(|error| unwritten_file(&folder.join(FILE), &error))?;
         }
         nodes = left;
     }
     match asked.format {
         ReportFormat::Json => {
-            print(document(folder.map(|folder| folder.join(FILE)).as_deref(), &nodes))
+            print(document(found.first().map(|folder| folder.join(FILE)).as_deref(), &nodes))
         }
         ReportFormat::Text => show(&list(&nodes, lang)),
     }
