@@ -171,15 +171,27 @@ impl Reader {
         }
     }
 
-    /// A launcher such as srun, which starts its command on all nodes. Only ranklaunch is looked for in it.
+    /// A launcher such as srun, which starts its command on all nodes. Only ranklaunch and a shell are looked for in it.
     fn anywhere(&mut self, words: &[Word], may_not_run: bool, depth: usize) {
         let Some(first) = words.first() else { return };
+        // The shell splits a variable without quotes that holds the command.
+        let split = |(at, word): (usize, &Word)| {
+            let is_script = at.checked_sub(1).is_some_and(|before| words[before].text() == "-c");
+            let mut parts = word.text().split_whitespace();
+            match !is_script && parts.next().is_some_and(is_ranklaunch) {
+                true => word.text().split_whitespace().map(|part| word.part(part)).collect(),
+                false => vec![word.clone()],
+            }
+        };
+        let words: Vec<Word> = words.iter().enumerate().flat_map(split).collect();
         let is_name = |at: usize| {
             let before = at.checked_sub(1).and_then(|before| words.get(before));
             before.is_some_and(|before| ["-J", "--job-name"].contains(&before.text()))
         };
-        let own =
-            |(at, word): (usize, &Word)| (is_ranklaunch(word.text()) && !is_name(at)).then_some(at);
+        let is_command = |word: &Word| {
+            is_ranklaunch(word.text()) || (word.is_plain() && is_shell(base(word.text())))
+        };
+        let own = |(at, word): (usize, &Word)| (is_command(word) && !is_name(at)).then_some(at);
         let Some(at) = words.iter().enumerate().find_map(own) else { return self.opaque(first) };
         let (under, command) = words.split_at(at);
         self.under = under.to_vec();

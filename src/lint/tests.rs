@@ -358,6 +358,27 @@ fn slurm_keeps_the_nodes_of_a_job_with_spares() {
         let without = script(directives, before, srun, "");
         assert_eq!(found("a.sh", &without), [], "{without}");
     }
+    // The command in a variable or a shell, as many scripts have it.
+    let run = "ranklaunch run --spares 2";
+    for command in [
+        format!("srun K bash -c '{run} -- t.py'"),
+        format!("srun K bash -lc 'export A=1; exec {run} -- t.py'"),
+        format!("C=\"{run} -- t.py\"\nsrun K $C"),
+        format!("L=\"{run}\"\nsrun K $L -- t.py"),
+        format!("C=\"{run} -- t.py\"\nsrun K bash -c \"$C\" 2>&1 | tee log"),
+    ] {
+        for (keeps, lost) in [("--no-kill", false), ("", true)] {
+            let text =
+                format!("#!/bin/bash\n#SBATCH -N 6\n{keep}\n{}\n", command.replace('K', keeps));
+            let ids: Vec<Id> = found("a.sbatch", &text).into_iter().map(|(id, _)| id).collect();
+            assert_eq!(ids.contains(&Id::SparesLost), lost, "{text}: {ids:?}");
+        }
+    }
+    // Two launches, one after the other, are no services of one job.
+    let twice = format!(
+        "#!/bin/bash\n#SBATCH -N 6\n{keep}\nsrun -k {run} -- a.py\nsrun -k {run} -- b.py\n"
+    );
+    assert_eq!(found("a.sbatch", &twice), []);
     let tasks = script("#SBATCH --ntasks-per-node=8\n#SBATCH -k -N 6", "", "-k", "--spares 2");
     assert_eq!(ids("a.sh", &tasks), [Id::SparesSeats]);
     let one_by_one = script(keep, "", "-N1 -n1 -w n3 -k", "--nnodes 4 --spares 2 --node-rank 3");
