@@ -49,15 +49,20 @@ pub(crate) struct Ranked {
     pub(crate) without_world: String,
 }
 
+/// Words in front of numbers that say where a rank stands, beside its own number or instead of it.
+const AXES: &[&str] = &["tp", "pp", "dp", "mp", "zo", "node", "host", "stage", "replica", "gpu"];
+
 /// None: it names no rank.
 pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     let numbers = numbers(name);
-    let is_rank = |one: &&Found<'_>| one.counts == Counted::Ranks;
+    numbers.iter().find(|one| one.counts == Counted::Ranks)?;
+    let is_axis = |one: &Found<'_>| {
+        let word = words(one.before).filter(|word| !word.is_empty()).last().unwrap_or_default();
+        AXES.contains(&word) && one.digits.len() < 6 && !one.digits.contains('.')
+    };
+    let is_rank = |one: &&Found<'_>| one.counts == Counted::Ranks || is_axis(one);
     let ranks: Vec<u32> =
         numbers.iter().filter(is_rank).map(|one| one.digits.parse().ok()).collect::<Option<_>>()?;
-    if ranks.is_empty() {
-        return None;
-    }
     let is_world =
         |one: &Found<'_>| one.before.ends_with("world_size_") || one.counts == Counted::Shards;
     let world = numbers.iter().find(|one| is_world(one));

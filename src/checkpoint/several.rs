@@ -134,17 +134,22 @@ fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
     Some(joined)
 }
 
-/// With the files of these ranks, of so many at least, counted from `first` on.
+/// With the files of these ranks, of so many at least, counted from `first` on. Of several numbers one that is another in
+/// each file is that of the rank in the job, and the others say where it stands; without one they are coordinates.
 fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], first: u32, world: u32) -> Checkpoint {
-    let single: Vec<u32> = ranks
-        .iter()
-        .filter_map(|ranks| <[u32; 1]>::try_from(ranks.as_slice()).ok())
-        .map(|[rank]| rank)
-        .collect();
-    if single.len() == ranks.len() {
-        let end = first.saturating_add(world);
-        one.lacks.extend(first_gaps(single.clone(), first, end, NAMED));
-        one.parts = single;
+    let axes = ranks.iter().map(Vec::len).min().unwrap_or(0);
+    let end = first.saturating_add(world);
+    let of = |axis: usize| -> Option<(Vec<Lack>, Vec<u32>)> {
+        let numbers: BTreeSet<u32> =
+            ranks.iter().filter_map(|ranks| ranks.get(axis)).copied().collect();
+        let parts: Vec<u32> = numbers.into_iter().collect();
+        (parts.len() == ranks.len()).then(|| (first_gaps(parts.clone(), first, end, NAMED), parts))
+    };
+    let known =
+        (0..axes).filter_map(of).min_by_key(|(lacks, parts)| (lacks.len(), parts.last().copied()));
+    if let Some((lacks, parts)) = known {
+        one.lacks.extend(lacks);
+        one.parts = parts;
     }
     one
 }

@@ -1,5 +1,6 @@
 //! Names, and folders with any bytes in their files.
 
+mod field;
 mod layouts;
 mod listing;
 mod programs;
