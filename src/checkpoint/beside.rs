@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use serde::de::IgnoredAny;
 
 use crate::Checkpoint;
-use crate::compare::NAMED;
+use crate::compare::{NAMED, begun};
 use crate::folder::{Folder, of_json};
 use crate::formats;
 use crate::lack::Lack;
@@ -141,6 +141,19 @@ impl<'b> Files<'b> {
         if are_counted { 1 } else { files.len() }
     }
 
+    fn written(&self, (_, at, name): &(String, usize, String)) -> Option<SystemTime> {
+        let folder = self.folders.get(*at)?;
+        Some(folder.stat(folder.entries.get(name)?).1)
+    }
+
+    /// When the save of the next one began.
+    fn begun(&self, next: &Files<'_>) -> Option<SystemTime> {
+        let both =
+            self.roles.iter().filter_map(|(role, files)| Some((files, next.roles.get(role)?)));
+        let both = both.flat_map(|(files, others)| files.iter().zip(others));
+        begun(both.map(|(file, other)| (self.written(file), next.written(other))))
+    }
+
     /// The content of a file of this role that is cut off, or empty where the other checkpoint has some.
     fn torn(&self, role: &str, other: &Files<'_>) -> Option<Lack> {
         let is_empty = |folder: &Folder<'_>, name: &str| folder.bytes(name) == Some(0);
@@ -226,10 +239,12 @@ impl Measure<'_> {
     }
 }
 
-/// The names of files that the last one has, as they would be in this one, until there are so many.
+/// The names of files that the last one has from its save, as they would be in this one, until there are so many.
 fn missing(role: &str, count: usize, files: &Files<'_>, last: &Files<'_>) -> Vec<Lack> {
     let own = files.roles.get(role).map_or(&[][..], Vec::as_slice);
+    let begun = last.begun(files);
     let names = last.roles.get(role).into_iter().flatten();
+    let names = names.filter(|file| begun.is_none() || last.written(file) <= begun);
     let names = names.map(|(path, ..)| names::renumbered(path, last.step, files.step));
     let missing = names.filter(|name| !own.iter().any(|(path, ..)| path == name));
     missing.take(count.saturating_sub(own.len())).map(Lack::Missing).collect()

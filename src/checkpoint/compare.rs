@@ -3,8 +3,10 @@
 //! Takes the checkpoints of one series, or of one folder; adds to each what it lacks. Nothing else tells which files there
 //! should be.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::Checkpoint;
 use crate::lack::Lack;
@@ -122,6 +124,15 @@ pub(crate) struct Held {
     pub(crate) roles: BTreeMap<String, usize>,
     parts: Vec<u32>,
     step: Option<u64>,
+    base: PathBuf,
+}
+
+/// When the save of the next checkpoint began, by the last writes of the files that both have, the earlier one first. What
+/// came into the folder of the one before it later is of no save: results, merged weights. None: all was copied.
+pub(crate) fn begun(
+    both: impl Iterator<Item = (Option<SystemTime>, Option<SystemTime>)>,
+) -> Option<SystemTime> {
+    both.filter(|(before, next)| next > before).filter_map(|(_, next)| next).min()
 }
 
 impl Held {
@@ -135,7 +146,11 @@ impl Held {
         };
         let files: BTreeMap<String, String> = one.standing.files.iter().map(named).collect();
         let roles = roles(files.values());
-        Held { files, roles, parts: one.parts.clone(), step: one.step }
+        Held { files, roles, parts: one.parts.clone(), step: one.step, base: base.to_owned() }
+    }
+
+    fn written(&self, file: &str) -> Option<SystemTime> {
+        self.base.join(file).metadata().and_then(|metadata| metadata.modified()).ok()
     }
 
     fn is_empty(&self) -> bool {
@@ -164,11 +179,21 @@ impl Held {
         let parts: Vec<u32> = parts.into_iter().take(NAMED).collect();
         // A file that is the only one of its step in each of them lacks none, whatever its name is.
         let are_single = self.files.len() == 1 && last.files.len() == 1;
+        let begun = LazyCell::new(|| {
+            begun(last.files.iter().filter_map(|(kind, file)| {
+                Some((last.written(file), self.written(self.files.get(kind)?)))
+            }))
+        });
+        // The clocks of the ranks may be apart.
+        let is_later = |file: &str| {
+            let later = || begun.is_some() && last.written(file) > *begun;
+            (!is_of_rank(file) || is_counted(file)) && later()
+        };
         let mut here = self.roles.clone();
         let mut lacks = Vec::new();
         for (kind, file) in last.files.iter().filter(|_| !are_single) {
             let is_named = !parts.is_empty() && names::ranks(file).is_some();
-            if is_named || self.files.contains_key(kind) {
+            if is_named || self.files.contains_key(kind) || is_later(file) {
                 continue;
             }
             let role = names::role(file);

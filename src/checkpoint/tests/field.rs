@@ -2,7 +2,7 @@
 //! file is noticed.
 
 use super::*;
-use crate::tests::layouts::names;
+use crate::tests::layouts::{named, names};
 
 /// The first whole one of these files.
 fn chosen(files: &[String]) -> String {
@@ -58,6 +58,75 @@ fn global_rank_beside_coordinates_is_that_of_one_checkpoint() {
                 torn.drain(..count);
                 assert!(chosen(&torn).contains("200"), "{layout} {nodes}: {}", chosen(&torn));
             }
+        }
+    }
+}
+
+/// Files that were written at these seconds.
+fn written(files: &[(String, u64)]) -> tempfile::TempDir {
+    let folder = made(&files.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>());
+    for (name, seconds) in files {
+        let file = std::fs::File::options().write(true).open(folder.path().join(name));
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + seconds);
+        file.and_then(|file| file.set_modified(at)).expect("its time is set");
+    }
+    folder
+}
+
+/// Results and merged weights in the folders of older checkpoints, written after the next save began.
+#[test]
+fn later_files_in_older_folders_are_no_measure() {
+    let accelerate: &[&str] = &["model.safetensors", "optimizer.bin", "random_states_0.pkl"];
+    for saved in [
+        &["model.pt", "optimizer.pt"][..],
+        &["rank_0.pt", "rank_1.pt"],
+        &["model.pt"],
+        &["actor/model_world_size_2_rank_0.pt", "actor/model_world_size_2_rank_1.pt", "data.pt"],
+        accelerate,
+    ] {
+        for more in [
+            "eval_results.json",
+            "samples.png",
+            "eval/results.pkl",
+            "hf/model.safetensors",
+            "actor_hf/model-00001-of-00001.safetensors",
+            "merged.safetensors",
+        ] {
+            for steps in 2..5_u64 {
+                for after in [steps * 600, 700] {
+                    let of = |step: u64| {
+                        let saved = (0..).zip(saved);
+                        saved.map(move |(second, file)| {
+                            (format!("step_{step}00/{file}"), step * 600 + second)
+                        })
+                    };
+                    let later = |step: u64| {
+                        (format!("step_{step}00/{more}"), (step * 600 + after).max(step * 600))
+                    };
+                    let mut files: Vec<(String, u64)> = (1..=steps).flat_map(of).collect();
+                    files.extend((1..steps).map(later));
+                    let newest = first_whole(named(&written(&files)));
+                    assert!(newest.starts_with(&format!("step_{steps}00")), "{more}: {newest}");
+                }
+            }
+        }
+    }
+}
+
+/// Copies of folders have times of their own, and a torn one stays torn.
+#[test]
+fn files_of_copied_folders_stay_a_measure() {
+    let saved = ["model.pt", "optimizer.pt", "state.json"];
+    for missing in 0..saved.len() {
+        for order in [[1, 2, 3], [3, 2, 1], [3, 1, 2], [1, 3, 2]] {
+            let of = |step: u64| {
+                let at = order.iter().position(|one| *one == step).unwrap_or_default() as u64;
+                let saved = (0..).zip(saved);
+                saved.map(move |(second, file)| (format!("step_{step}00/{file}"), at * 9 + second))
+            };
+            let mut files: Vec<(String, u64)> = (1..=3).flat_map(of).collect();
+            files.remove(6 + missing);
+            assert_eq!(first_whole(named(&written(&files))), "step_200", "{order:?} {missing}");
         }
     }
 }
