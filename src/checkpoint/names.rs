@@ -180,6 +180,11 @@ pub(crate) fn is_last(name: &str) -> bool {
             && !["best", "top", "min", "max", "pretrained"].iter().any(|word| name.contains(word)))
 }
 
+/// Whether a name says nothing else: `best_model.pth`, not `final_norm.weight.pt`, which may be a part.
+pub(crate) fn is_last_or_best(name: &str) -> bool {
+    is_remarkable(name) && are_known(name, &[FILLING, WEIGHTS, BARE, NEUTRAL])
+}
+
 const BARE: &[&str] = &["checkpoint", "ckpt", "ckp", "snapshot", "state", ""];
 
 /// Whether a folder or a file still has a temporary name: `step2000-tmp`, `tmp-checkpoint-5`, `step_5.pt.partial`.

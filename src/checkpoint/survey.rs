@@ -131,11 +131,15 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
         let has_own = |file: &str| told(file).has_step_or_epoch() || is_remarkable(file);
         is_numbered(name, "") && sub.as_ref().is_ok_and(|sub| !sub.names(false, has_own).is_empty())
     };
+    let is_sweep = |(name, sub): &Sub<'_>| {
+        is_numbered(name, "") && sub.as_ref().is_ok_and(|sub| holds_last(sub, LEVELS_OF_RUN))
+    };
     let counted = match names::are_steps(&numbers, Told::default()) {
         _ if others.iter().any(is_run) => None,
         true => Some("step_"),
-        // `0`, `1` and `2` are parts in the folder of a step.
-        false => above.place().is_none().then_some("epoch_"),
+        // `0`, `1` and `2` are parts in the folder of a step, and runs of a sweep where each has its last ones.
+        false if above.place().is_some() || others.iter().any(is_sweep) => None,
+        false => Some("epoch_"),
     };
     for (name, sub) in others {
         // A folder that is named like its neighbours, and holds only the beginning of what they hold.
@@ -169,6 +173,17 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
     formats::compare(folder, found);
     beside::compare(folder, found);
     mark_tracked(folder, found);
+}
+
+/// Levels of folders between that of a run and its checkpoints: `0/lightning_logs/version_0/checkpoints/last.ckpt`.
+const LEVELS_OF_RUN: u32 = 3;
+
+/// Whether files that say they are the last or the best, or have steps, lie below.
+fn holds_last(folder: &Folder<'_>, levels: u32) -> bool {
+    let is_own = |file: &str| told(file).has_step_or_epoch() || names::is_last_or_best(file);
+    let holds = |name: &String| folder.sub(name).is_some_and(|sub| holds_last(&sub, levels - 1));
+    !folder.names(false, |file| formats::is_file(file) && is_own(file)).is_empty()
+        || (levels > 0 && subs(folder).iter().any(holds))
 }
 
 /// The names of the folders that are looked at.

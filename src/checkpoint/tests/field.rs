@@ -130,3 +130,39 @@ fn files_of_copied_folders_stay_a_measure() {
         }
     }
 }
+
+/// `0`, `1` and `2` of a sweep are runs, and the last one that was written is the newest.
+#[test]
+fn numbered_folders_of_a_sweep_are_runs() {
+    for (files, newest) in [
+        (&["checkpoints/best.ckpt", "checkpoints/last.ckpt"][..], "checkpoints/last.ckpt"),
+        (&["weights/best.pt", "weights/last.pt"], "weights/last.pt"),
+        (&["weights/last.pt"], "weights/last.pt"),
+        (&["a/version_0/checkpoints/last.ckpt"], "a/version_0/checkpoints/last.ckpt"),
+        (&["checkpoints/epoch_1.ckpt", "checkpoints/epoch_2.ckpt"], "checkpoints/epoch_2.ckpt"),
+    ] {
+        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+            let mut all = Vec::new();
+            for (turn, run) in (0..).zip(order) {
+                let of =
+                    |(second, file): (u64, &&str)| (format!("{run}/{file}"), turn * 600 + second);
+                all.extend((0..).zip(files).map(of));
+            }
+            let expected = format!("{}/{newest}", order[2]);
+            assert_eq!(first_whole(named(&written(&all))), expected, "{order:?}");
+        }
+    }
+    for files in [
+        &["model.pt", "optimizer.pt"][..],
+        &["model/model.pt", "optim/optimizer.pt"],
+        &["model/final_norm.weight.pt", "model/head.weight.pt"],
+    ] {
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0]] {
+            let of = |(turn, epoch): (u64, u32)| {
+                files.iter().map(move |file| (format!("{epoch}/{file}"), turn * 600))
+            };
+            let all: Vec<(String, u64)> = (0..).zip(order).flat_map(of).collect();
+            assert_eq!(first_whole(named(&written(&all))), "3", "{files:?} {order:?}");
+        }
+    }
+}
