@@ -2,6 +2,7 @@
 //! the weights, which is the last.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use crate::progress::{Counted, Found, Place, Told, has_date, is_remarkable, numbers, told, words};
@@ -144,21 +145,46 @@ pub(crate) fn is_model(name: &str) -> bool {
     words(&name).any(is_main) && !is_copy(&name)
 }
 
-/// Whether it is a copy of the model for its use, not for its training, or the critic of one.
+/// Whether it is a copy of the model for its use, not for its training, or what is trained or kept beside it.
 pub(crate) fn is_copy(name: &str) -> bool {
-    const COPIES: &[&str] = &[
-        "ema",
-        "swa",
-        "avg",
-        "average",
-        "averaged",
-        "teacher",
-        "critic",
-        "d",
-        "disc",
-        "discriminator",
-    ];
-    words(&name.to_ascii_lowercase()).any(|word| COPIES.contains(&word))
+    has_word(name, COPIES)
+}
+
+const COPIES: &[&str] = &[
+    "ema",
+    "swa",
+    "avg",
+    "average",
+    "averaged",
+    "teacher",
+    "critic",
+    "value",
+    "qf",
+    "target",
+    "reward",
+    "d",
+    "disc",
+    "discriminator",
+    "buffer",
+    "replay",
+    "rb",
+];
+
+fn has_word(name: &str, known: &[&str]) -> bool {
+    words(&name.to_ascii_lowercase()).any(|word| known.contains(&word))
+}
+
+/// How much the name of a folder says to be in it, all of a training first: `states`, a folder of any name, `weights` and
+/// `optimizer`.
+pub(crate) fn content(folder: &str) -> Ordering {
+    const STATES: &[&str] = &["state", "states"];
+    const SHARES: &[&str] =
+        &["weights", "hf", "huggingface", "export", "exports", "merged", "dict", "dicts"];
+    match has_word(folder, STATES) && !has_word(folder, &[SHARES, WEIGHTS].concat()) {
+        true => Ordering::Less,
+        false if has_word(folder, SHARES) || is_aside(folder) => Ordering::Greater,
+        false => Ordering::Equal,
+    }
 }
 
 /// Whether the name of a series says nothing but that it is one: `step_.pt`, `training_state_.pt`.

@@ -2,7 +2,7 @@
 //!
 //! Takes all that were found; removes or moves nothing but by their places, names, sizes and times.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -37,6 +37,8 @@ struct Series<'f> {
     is_lone: bool,
     /// It is named for nothing but its step.
     is_neutral: bool,
+    /// Its size tells nothing of that of the others.
+    is_copy: bool,
 }
 
 impl<'f> Series<'f> {
@@ -53,7 +55,8 @@ impl<'f> Series<'f> {
         }
         series.times.sort_unstable();
         let is_lone = series.places.is_empty() || is_remarkable(name);
-        Series { all, is_lone, is_neutral: names::is_neutral(name), ..series }
+        let (is_neutral, is_copy) = (names::is_neutral(name), names::is_copy(name));
+        Series { all, is_lone, is_neutral, is_copy, ..series }
     }
 
     /// Whether these are bare weights, and all states of one of their steps are elsewhere.
@@ -80,7 +83,8 @@ impl<'f> Series<'f> {
         };
         let is_same = || self.is_lone || self.shares_place(other);
         let is_measure = (other.has_steps && is_same()) || is_recent();
-        self.bytes > 0 && is_export(self.bytes, other.bytes) && is_measure
+        let is_of_model = self.is_copy || !other.is_copy;
+        self.bytes > 0 && is_export(self.bytes, other.bytes) && is_of_model && is_measure
     }
 }
 
@@ -128,7 +132,7 @@ fn sizes(found: &[Checkpoint]) -> Sizes {
         let measures: Vec<&Series<'_>> = measures.collect();
         for series in &all {
             let is_smaller = |other: &Series<'_>| {
-                let is_other = !std::ptr::eq(other, series);
+                let is_other = !std::ptr::eq(other, series) && !other.is_copy;
                 is_other && other.bytes >= series.bytes && series.shares_place(other)
             };
             let paths = series.all.iter().map(|one| one.path.clone());
@@ -145,6 +149,13 @@ fn sizes(found: &[Checkpoint]) -> Sizes {
 
 fn is_last(one: &Checkpoint) -> bool {
     one.standing.place.is_none() && names::is_last(&one.own_name())
+}
+
+/// What the folders above it say of it: the last one that says something.
+fn content(one: &Checkpoint) -> Ordering {
+    let above = one.name.iter().rev().skip(1);
+    let all = above.map(|folder| names::content(&folder.to_string_lossy()));
+    all.fold(Ordering::Equal, Ordering::then)
 }
 
 /// The folder of a last one, which may be a folder itself: `final/lit_model.pth`.
@@ -175,7 +186,7 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
     };
     let mut whole: Vec<&Checkpoint> =
         found.iter().filter(|one| one.is_whole() && step(one).is_some()).collect();
-    whole.order_by_key(|one| (later(one), Reverse(step(one))));
+    whole.order_by_key(|one| (later(one), Reverse(step(one)), names::is_copy(&one.own_name())));
     let newest = whole.first();
     let pause = newest
         .zip(whole.get(1))
@@ -221,6 +232,7 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
             later(one),
             Reverse(place),
             one.standing.first.is_none(),
+            place.map(|_| content(one)),
             place.is_none() || !states.contains(&one.path),
             !names::is_model(&one.own_name()),
             names::is_copy(&one.name.to_string_lossy()),

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::tests::layouts::{named, names};
+use crate::tests::programs::sized;
 
 /// The first whole one of these files.
 fn chosen(files: &[String]) -> String {
@@ -165,4 +166,80 @@ fn numbered_folders_of_a_sweep_are_runs() {
             assert_eq!(first_whole(named(&written(&all))), "3", "{files:?} {order:?}");
         }
     }
+}
+
+/// The first of `files` is what is chosen of three steps, whichever is written first. `#` is the step.
+fn is_first(files: [(&str, usize); 2], steps: [&[u32]; 2]) {
+    for turn in [[0, 1], [1, 0]] {
+        let mut all: Vec<(String, usize)> = Vec::new();
+        for step in [100, 200, 300] {
+            for at in turn.into_iter().filter(|at| steps[*at].contains(&step)) {
+                let (name, bytes) = files[at];
+                all.push((name.replace('#', &step.to_string()), bytes));
+            }
+        }
+        let all: Vec<(&str, usize)> =
+            all.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
+        let expected = files[0].0.replace('#', "300");
+        assert_eq!(first_whole(sized(&all)), expected, "{files:?} {turn:?}");
+    }
+}
+
+/// Averages in fp32, critics, buffers and optimizers are larger than the model, and are not what training starts from.
+#[test]
+fn size_of_what_stands_beside_the_model_is_no_measure() {
+    for (model, other) in [
+        ("step_#.pt", "ema_step_#.pt"),
+        ("step_#.pt", "step_#_ema.pt"),
+        ("model_#.pt", "ema_#.pt"),
+        ("model_#.pt", "ema_0.9999_#.pt"),
+        ("ckpt_#.pt", "swa_#.pt"),
+        ("step_#.pt", "averaged_step_#.pt"),
+        ("student_step_#.pt", "teacher_step_#.pt"),
+        ("step_#.pt", "ema/step_#.pt"),
+        ("actor_step_#.pt", "critic_step_#.pt"),
+        ("actor/step_#.pt", "critic/step_#.pt"),
+        ("_actor/step_#.pt", "_critic/step_#.pt"),
+        ("policy_#.pt", "value_#.pt"),
+        ("policy_#.pt", "reward_model_#.pt"),
+        ("actor_#.pt", "qf_#.pt"),
+        ("agent_#.pt", "replay_buffer_#.pt"),
+        ("agent_#.pt", "buffer_#.pt"),
+        ("step_#.pt", "step_#_buffer.pt"),
+        ("model/step_#.pt", "buffer/step_#.pt"),
+        ("step_#.pt", "replay_buffer/step_#.pt"),
+        ("model_#.pt", "optimizer_#.pt"),
+        ("model/step_#.pt", "optimizer/step_#.pt"),
+        ("generator_#.pt", "discriminator_#.pt"),
+        ("G_#.pth", "D_#.pth"),
+        ("vae_step_#.pt", "disc_step_#.pt"),
+    ] {
+        for bytes in [9000, 18_000, 36_000] {
+            for count in 1..=3 {
+                let steps = [100, 200, 300];
+                let steps = steps.get(3 - count..).expect("some");
+                is_first([(model, 9000), (other, bytes)], [steps, steps]);
+            }
+        }
+    }
+}
+
+/// Programs keep the last states, and weights of all steps.
+#[test]
+fn states_come_before_weights_in_folders_beside() {
+    for weights in ["weights", "hf", "exports", "merged", "models", "a_weights"] {
+        for states in ["states", "state", "training_state", "train_states", "trainer_state"] {
+            for bytes in [9000, 12_000, 27_000] {
+                let [states, weights] = [states, weights].map(|name| format!("{name}/step_#.pt"));
+                for kept in 1..=3 {
+                    let all = [100, 200, 300];
+                    let kept = all.get(3 - kept..).expect("some");
+                    is_first([(&states, bytes), (&weights, 9000)], [kept, &all]);
+                }
+            }
+        }
+    }
+    let all: &[u32] = &[100, 200, 300];
+    is_first([("ckpt/step_#.pt", 9000), ("weights/step_#.pt", 9000)], [all, all]);
+    is_first([("ckpt/step_#.pt", 9000), ("state_dicts/step_#.pt", 9000)], [all, all]);
 }
