@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::folder::Folder;
 use crate::lack::{Lack, gaps};
 use crate::zip::{self, LOCAL};
-use text::pickle::{Value, read_rows};
+use text::pickle::{PickleFlaw, Value, read_rows};
 
 const METADATA: &str = ".metadata";
 
@@ -98,8 +98,15 @@ fn of_metadata(folder: &Folder<'_>, name: &str) -> Vec<Lack> {
         Err(lack) => return vec![lack],
     };
     // Its reader takes no notice of bytes behind it.
-    let Ok(Some(tree)) = read_rows(&bytes, "storage_data", PLACE) else {
-        return vec![Lack::Damaged(name.to_owned())];
+    let damaged = || vec![Lack::Damaged(name.to_owned())];
+    let tree = match read_rows(&bytes, "storage_data", PLACE) {
+        Ok(Some(tree)) => tree,
+        // It may be whole.
+        Err(PickleFlaw::TooMany) => {
+            let error = PickleFlaw::TooMany.text().en.into_owned();
+            return vec![Lack::Unread { file: name.to_owned(), error }];
+        }
+        _ => return damaged(),
     };
     let items = tree.root().list().into_iter().flatten();
     let mut needs: BTreeMap<String, Items> = BTreeMap::new();
@@ -108,7 +115,9 @@ fn of_metadata(folder: &Folder<'_>, name: &str) -> Vec<Lack> {
         let [file, place @ ..] = fields.as_slice() else { continue };
         let number = |at: &Value<'_, '_>| u64::try_from(at.int()?).ok();
         let place: Vec<u64> = place.iter().filter_map(number).collect();
-        let (Some(file), [offset, length]) = (file.text(), place.as_slice()) else { continue };
+        let (Some(file), [offset, length]) = (file.text(), place.as_slice()) else {
+            return damaged();
+        };
         let item = (*offset, *length);
         let items = needs.entry(file.to_owned()).or_insert(Items { first: item, last: item });
         items.first = items.first.min(item);
