@@ -233,12 +233,22 @@ pub(crate) fn is_temporary(name: &str) -> bool {
         || last.filter(|last| *last != first).is_some_and(is_left)
 }
 
-/// Whether somebody put it aside: `step_300.bak`, `step_300_old.pt`.
+/// Whether somebody put it aside: `step_300.bak`, `step_300_old.pt`, `old_run`, but not `4-year-old` and `old_town`.
 pub(crate) fn is_put_aside(name: &str) -> bool {
     const MARKS: &[&str] = &["bak", "old", "bad", "broken", "corrupt", "corrupted"];
+    const PHRASES: &[&str] =
+        &["year", "years", "month", "months", "day", "days", "vs", "and", "or"];
     let name = name.to_ascii_lowercase();
-    let mut words = name.rsplit(|letter: char| !letter.is_ascii_alphanumeric());
-    words.find(|word| !ENDS.contains(word)).is_some_and(|last| MARKS.contains(&last))
+    let words = name.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let words: Vec<&str> = words.filter(|word| !word.is_empty() && !ENDS.contains(word)).collect();
+    match words.as_slice() {
+        [.., before, last] if MARKS.contains(last) => !PHRASES.contains(before),
+        [first, rest @ ..] if MARKS.contains(first) => {
+            let plural = rest.iter().map(|word| word.trim_end_matches('s'));
+            plural.clone().all(|word| ["run", "model"].contains(&word) || is_neutral(word))
+        }
+        _ => false,
+    }
 }
 
 /// The same name without numbers: that of its series.

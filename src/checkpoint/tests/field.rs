@@ -243,3 +243,50 @@ fn states_come_before_weights_in_folders_beside() {
     is_first([("ckpt/step_#.pt", 9000), ("weights/step_#.pt", 9000)], [all, all]);
     is_first([("ckpt/step_#.pt", 9000), ("state_dicts/step_#.pt", 9000)], [all, all]);
 }
+
+#[test]
+fn words_of_a_longer_name_put_nothing_aside() {
+    for (name, is_aside) in [
+        ("4-year-old", false),
+        ("10_days_old", false),
+        ("good_vs_bad", false),
+        ("young_and_old", false),
+        ("old_town", false),
+        ("bad_apple_run", false),
+        ("run_old", true),
+        ("run.bak", true),
+        ("old", true),
+        ("old_run", true),
+        ("old_checkpoints", true),
+        ("bad-model-3", true),
+    ] {
+        let aside = format!("{name}/step_300.pt");
+        let found = sized(&[("run/step_200.pt", 9000), (&aside, 9000)]);
+        assert_eq!(found[0] != aside, is_aside, "{found:?}");
+    }
+}
+
+/// Places in a file that cannot be, of torch.distributed.checkpoint.
+#[test]
+fn negative_places_of_items_are_damage() {
+    let text = |text: &str| {
+        let length = u32::try_from(text.len()).expect("short").to_le_bytes();
+        [b"X".as_slice(), &length, text.as_bytes()].concat()
+    };
+    let number = |number: i32| [b"J".as_slice(), &number.to_le_bytes()].concat();
+    for (offset, length, is_whole) in [(0, 5, true), (0, -5, false), (-1, 5, false)] {
+        let fields = [
+            [text("relative_path"), text("__0_0.distcp")].concat(),
+            [text("offset"), number(offset)].concat(),
+            [text("length"), number(length)].concat(),
+        ];
+        let item = [b"}(".to_vec(), fields.concat(), b"u".to_vec()].concat();
+        let all = [b"\x80\x02}".to_vec(), text("storage_data"), b"}K\0".to_vec(), item];
+        let folder = made(&["step-1/__0_0.distcp"]);
+        let metadata = [all.concat(), b"ss.".to_vec()].concat();
+        for (name, content) in [(".metadata", metadata.as_slice()), ("__0_0.distcp", b"items")] {
+            std::fs::write(folder.path().join("step-1").join(name), content).expect("written");
+        }
+        assert_eq!(found(&folder)[0].is_whole(), is_whole, "{offset} {length}");
+    }
+}
