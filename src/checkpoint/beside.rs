@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use serde::de::IgnoredAny;
 
 use crate::Checkpoint;
-use crate::compare::{NAMED, begun};
+use crate::compare::{NAMED, begun, may_be_later};
 use crate::folder::{Folder, of_json};
 use crate::formats;
 use crate::lack::Lack;
@@ -45,10 +45,9 @@ pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
         for one in series {
             let Some(sub) = folder.sub(&one.name) else { continue };
             let files = Files::of(sub, &one);
+            measure.add_last(&files);
             let lacks = measure.lacks(&files);
-            if lacks.is_empty() {
-                measure.add(&files);
-            }
+            measure.is_last_whole = lacks.is_empty();
             measure.last = Some(files);
             for at in one.at {
                 if let Some(one) = found.get_mut(at) {
@@ -146,12 +145,18 @@ impl<'b> Files<'b> {
         Some(folder.stat(folder.entries.get(name)?).1)
     }
 
-    /// When the save of the next one began.
-    fn begun(&self, next: &Files<'_>) -> Option<SystemTime> {
+    /// Leaves out what came when the save of the next one had begun.
+    fn leave_out_later(&mut self, next: &Files<'_>) {
         let both =
             self.roles.iter().filter_map(|(role, files)| Some((files, next.roles.get(role)?)));
         let both = both.flat_map(|(files, others)| files.iter().zip(others));
-        begun(both.map(|(file, other)| (self.written(file), next.written(other))))
+        let begun = begun(both.map(|(file, other)| (self.written(file), next.written(other))));
+        let is_later = |file: &(String, usize, String)| {
+            begun.is_some() && may_be_later(&file.2) && self.written(file) > begun
+        };
+        let mut roles = self.roles.clone();
+        roles.retain(|role, files| next.roles.contains_key(role) || !files.iter().all(is_later));
+        self.roles = roles;
     }
 
     /// The content of a file of this role that is cut off, or empty where the other checkpoint has some.
@@ -206,9 +211,20 @@ struct Measure<'b> {
     needed: BTreeMap<String, usize>,
     count: usize,
     last: Option<Files<'b>>,
+    is_last_whole: bool,
 }
 
 impl Measure<'_> {
+    /// The last one, as it was before the next.
+    fn add_last(&mut self, next: &Files<'_>) {
+        let Some(mut last) = self.last.take() else { return };
+        last.leave_out_later(next);
+        if self.is_last_whole {
+            self.add(&last);
+        }
+        self.last = Some(last);
+    }
+
     fn add(&mut self, files: &Files<'_>) {
         let own = || files.roles.keys().map(|role| (role.clone(), files.count(role)));
         let has = |(role, count): (&String, &usize)| files.count(role) >= *count;
@@ -239,12 +255,10 @@ impl Measure<'_> {
     }
 }
 
-/// The names of files that the last one has from its save, as they would be in this one, until there are so many.
+/// The names of files that the last one has, as they would be in this one, until there are so many.
 fn missing(role: &str, count: usize, files: &Files<'_>, last: &Files<'_>) -> Vec<Lack> {
     let own = files.roles.get(role).map_or(&[][..], Vec::as_slice);
-    let begun = last.begun(files);
     let names = last.roles.get(role).into_iter().flatten();
-    let names = names.filter(|file| begun.is_none() || last.written(file) <= begun);
     let names = names.map(|(path, ..)| names::renumbered(path, last.step, files.step));
     let missing = names.filter(|name| !own.iter().any(|(path, ..)| path == name));
     missing.take(count.saturating_sub(own.len())).map(Lack::Missing).collect()

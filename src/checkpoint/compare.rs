@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::Checkpoint;
+use crate::formats;
 use crate::lack::Lack;
 use crate::names;
 use crate::progress::{Place, is_remarkable};
@@ -67,7 +68,8 @@ fn companions_of_step(
     let one = |at: &usize| found.get(*at);
     let is_aside = |at: &usize| one(at).is_some_and(|one| one.standing.is_aside);
     let bytes = |at: &usize| one(at).map_or(0, |one| one.bytes);
-    let largest = before.values().filter(|at| !is_aside(at)).map(bytes).max().unwrap_or(0);
+    let are_main = before.iter().filter(|(kind, at)| !is_aside(at) && !names::is_copy(kind));
+    let largest = are_main.map(|(_, at)| bytes(at)).max().unwrap_or(0);
     let is_small = |kind: &String| {
         before.get(kind).is_some_and(|at| !is_aside(at) && is_export(bytes(at), largest))
     };
@@ -135,6 +137,12 @@ pub(crate) fn begun(
     both.filter(|(before, next)| next > before).filter_map(|(_, next)| next).min()
 }
 
+/// Whether a file may come to a checkpoint that is saved: none of a rank, since their clocks may be apart, and no optimizer,
+/// which a program may write behind the next model.
+pub(crate) fn may_be_later(file: &str) -> bool {
+    (!is_of_rank(file) || is_counted(file)) && !(formats::is_file(file) && names::is_aside(file))
+}
+
 impl Held {
     /// `base`: the folder below which the files are named, if it is not that of the checkpoint.
     pub(crate) fn by(one: &Checkpoint, base: Option<&Path>) -> Held {
@@ -184,11 +192,8 @@ impl Held {
                 Some((last.written(file), self.written(self.files.get(kind)?)))
             }))
         });
-        // The clocks of the ranks may be apart.
-        let is_later = |file: &str| {
-            let later = || begun.is_some() && last.written(file) > *begun;
-            (!is_of_rank(file) || is_counted(file)) && later()
-        };
+        let is_later =
+            |file: &str| may_be_later(file) && begun.is_some() && last.written(file) > *begun;
         let mut here = self.roles.clone();
         let mut lacks = Vec::new();
         for (kind, file) in last.files.iter().filter(|_| !are_single) {

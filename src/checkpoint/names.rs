@@ -51,7 +51,8 @@ pub(crate) struct Ranked {
 }
 
 /// Words in front of numbers that say where a rank stands, beside its own number or instead of it.
-const AXES: &[&str] = &["tp", "pp", "dp", "mp", "zo", "node", "host", "stage", "replica", "gpu"];
+const AXES: &[&str] =
+    &["tp", "pp", "dp", "mp", "zo", "node", "host", "stage", "replica", "gpu", "part"];
 
 /// None: it names no rank.
 pub(crate) fn ranks(name: &str) -> Option<Ranked> {

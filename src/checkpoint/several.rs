@@ -117,7 +117,7 @@ fn of_ranks_of_one(mut files: Vec<(Ranked, Checkpoint)>) -> Option<Checkpoint> {
     let world = named.iter().map(|one| one.world).max().unwrap_or(0);
     let may_begin_at_one = named.iter().all(|one| one.may_begin_at_one);
     let ranks: Vec<Vec<u32>> = named.into_iter().map(|one| one.ranks).collect();
-    let first = u32::from(may_begin_at_one && !ranks.contains(&vec![0]));
+    let first = u32::from(may_begin_at_one && !ranks.iter().flatten().any(|rank| *rank == 0));
     joined(files).map(|one| with_ranks(one, &ranks, first, world))
 }
 
@@ -138,7 +138,8 @@ fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
 /// each file is that of the rank in the job, and the others say where it stands; without one they are coordinates.
 fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], first: u32, world: u32) -> Checkpoint {
     let axes = ranks.iter().map(Vec::len).min().unwrap_or(0);
-    let end = first.saturating_add(world);
+    // With several numbers nothing tells of which one it is.
+    let end = if axes == 1 { first.saturating_add(world) } else { first };
     let of = |axis: usize| -> Option<(Vec<Lack>, Vec<u32>)> {
         let numbers: BTreeSet<u32> =
             ranks.iter().filter_map(|ranks| ranks.get(axis)).copied().collect();

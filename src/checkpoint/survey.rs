@@ -178,12 +178,16 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
 /// Levels of folders between that of a run and its checkpoints: `0/lightning_logs/version_0/checkpoints/last.ckpt`.
 const LEVELS_OF_RUN: u32 = 3;
 
-/// Whether files that say they are the last or the best, or have steps, lie below.
+/// Whether files that say they are the last or the best lie below, or some with steps.
 fn holds_last(folder: &Folder<'_>, levels: u32) -> bool {
-    let is_own = |file: &str| told(file).has_step_or_epoch() || names::is_last_or_best(file);
-    let holds = |name: &String| folder.sub(name).is_some_and(|sub| holds_last(&sub, levels - 1));
+    let has_step = |name: &str| told(name).has_step_or_epoch();
+    let is_own = |file: &str| has_step(file) || names::is_last_or_best(file);
+    let holds = |name: &String| {
+        let below = || folder.sub(name).is_some_and(|sub| holds_last(&sub, levels - 1));
+        has_step(name) || (levels > 0 && below())
+    };
     !folder.names(false, |file| formats::is_file(file) && is_own(file)).is_empty()
-        || (levels > 0 && subs(folder).iter().any(holds))
+        || subs(folder).iter().any(holds)
 }
 
 /// The names of the folders that are looked at.

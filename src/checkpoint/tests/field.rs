@@ -108,6 +108,13 @@ fn later_files_in_older_folders_are_no_measure() {
                     files.extend((1..steps).map(later));
                     let newest = first_whole(named(&written(&files)));
                     assert!(newest.starts_with(&format!("step_{steps}00")), "{more}: {newest}");
+                    // What a save lacks is missed as before.
+                    let last = files
+                        .iter()
+                        .position(|(name, _)| name == &of(steps).last().expect("one").0);
+                    files.remove(last.expect("it is there"));
+                    let older = first_whole(named(&written(&files)));
+                    assert!(!older.starts_with(&format!("step_{steps}00")), "{more}: {older}");
                 }
             }
         }
@@ -141,6 +148,7 @@ fn numbered_folders_of_a_sweep_are_runs() {
         (&["weights/last.pt"], "weights/last.pt"),
         (&["a/version_0/checkpoints/last.ckpt"], "a/version_0/checkpoints/last.ckpt"),
         (&["checkpoints/epoch_1.ckpt", "checkpoints/epoch_2.ckpt"], "checkpoints/epoch_2.ckpt"),
+        (&["step_100/model.pt", "step_200/model.pt"], "step_200/model.pt"),
     ] {
         for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
             let mut all = Vec::new();
@@ -221,6 +229,40 @@ fn size_of_what_stands_beside_the_model_is_no_measure() {
                 is_first([(model, 9000), (other, bytes)], [steps, steps]);
             }
         }
+    }
+}
+
+/// The average in fp32 is larger than the model, which is nothing without its optimizer.
+#[test]
+fn model_beside_a_larger_average_needs_its_optimizer() {
+    let of = |step: u32| {
+        [("model", 9000), ("ema", 18_000), ("optimizer", 36_000)]
+            .map(|(kind, bytes)| (format!("step_{step}_{kind}.pt"), bytes))
+    };
+    let all = [of(100), of(200), of(300)].concat();
+    let all: Vec<(&str, usize)> = all.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
+    assert_eq!(first_whole(sized(&all)), "step_300_model.pt");
+    for missing in 0..3 {
+        let mut torn = all.clone();
+        torn.remove(6 + missing);
+        assert_eq!(first_whole(sized(&torn)), "step_200_model.pt", "{:?}", all[6 + missing]);
+    }
+}
+
+/// The files of a set say how many there are of each axis.
+#[test]
+fn axes_that_say_how_many_they_are_are_whole() {
+    for (first, axes) in [(0, [1, 1]), (0, [2, 1]), (0, [1, 4]), (0, [2, 2]), (1, [1, 2])] {
+        let of = |step: u32| {
+            let [tp, pp] = axes;
+            let name = move |rank: u32| {
+                let (t, p) = (first + rank % tp, first + rank / tp);
+                format!("{step}/optimizer/o_pp-{p}-of-{pp}_tp-{t}-of-{tp}.pt")
+            };
+            (0..tp * pp).map(name).chain([format!("{step}/model/w.safetensors")])
+        };
+        let files: Vec<String> = [1000, 2000].into_iter().flat_map(of).collect();
+        assert_eq!(chosen(&files), "2000", "{axes:?}");
     }
 }
 
