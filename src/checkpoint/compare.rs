@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::Checkpoint;
-use crate::formats;
 use crate::lack::Lack;
 use crate::names;
 use crate::progress::{Place, is_remarkable};
@@ -137,10 +136,9 @@ pub(crate) fn begun(
     both.filter(|(before, next)| next > before).filter_map(|(_, next)| next).min()
 }
 
-/// Whether a file may come to a checkpoint that is saved: none of a rank, since their clocks may be apart, and no optimizer,
-/// which a program may write behind the next model.
+/// Whether a file may come to a checkpoint that is saved: the clocks of ranks may be apart.
 pub(crate) fn may_be_later(file: &str) -> bool {
-    (!is_of_rank(file) || is_counted(file)) && !(formats::is_file(file) && names::is_aside(file))
+    !is_of_rank(file) || is_counted(file)
 }
 
 impl Held {
@@ -192,8 +190,11 @@ impl Held {
                 Some((last.written(file), self.written(self.files.get(kind)?)))
             }))
         });
-        let is_later =
-            |file: &str| may_be_later(file) && begun.is_some() && last.written(file) > *begun;
+        // A program may write an optimizer behind the next model.
+        let is_later = |file: &str| {
+            let may_be = may_be_later(file) && !names::is_aside(file);
+            may_be && begun.is_some() && last.written(file) > *begun
+        };
         let mut here = self.roles.clone();
         let mut lacks = Vec::new();
         for (kind, file) in last.files.iter().filter(|_| !are_single) {
