@@ -41,8 +41,12 @@ pub(crate) fn are_steps(names: &[String], above: Told) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ranked {
     pub(crate) ranks: Vec<u32>,
+    /// It says where they stand, too, or on which node they are ranks.
+    pub(crate) has_axes: bool,
     /// The number of ranks in all; 0: it does not tell.
     pub(crate) world: u32,
+    /// There are several such numbers, each of one axis.
+    pub(crate) has_worlds: bool,
     /// They may be counted from 1 on, as those of `00001-of-00004` are.
     pub(crate) may_begin_at_one: bool,
     /// The name without the ranks, and without their number.
@@ -57,17 +61,21 @@ const AXES: &[&str] =
 /// None: it names no rank.
 pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     let numbers = numbers(name);
-    numbers.iter().find(|one| one.counts == Counted::Ranks)?;
     let is_axis = |one: &Found<'_>| {
         let word = words(one.before).filter(|word| !word.is_empty()).last().unwrap_or_default();
         AXES.contains(&word) && one.digits.len() < 6 && !one.digits.contains('.')
     };
-    let is_rank = |one: &&Found<'_>| one.counts == Counted::Ranks || is_axis(one);
+    let is_rank = |one: &&Found<'_>| one.counts == Counted::Ranks;
     let ranks: Vec<u32> =
         numbers.iter().filter(is_rank).map(|one| one.digits.parse().ok()).collect::<Option<_>>()?;
+    if ranks.is_empty() {
+        return None;
+    }
+    let has_axes = numbers.iter().any(|one| !is_rank(&one) && is_axis(one));
     let is_world =
         |one: &Found<'_>| one.before.ends_with("world_size_") || one.counts == Counted::Shards;
-    let world = numbers.iter().find(|one| is_world(one));
+    let mut worlds = numbers.iter().filter(|one| is_world(one));
+    let (world, has_worlds) = (worlds.next(), worlds.next().is_some());
     let is_of_parts = world.is_some_and(|one| one.counts == Counted::Shards);
     let world = world.and_then(|one| one.digits.parse().ok()).unwrap_or(0);
     let is_of_rank =
@@ -78,9 +86,9 @@ pub(crate) fn ranks(name: &str) -> Option<Ranked> {
             |one: &Found<'_>| [one.before, if is_such(one) { "*" } else { one.digits }].concat();
         numbers.iter().map(of).collect::<String>() + numbers.last().map_or(name, |one| one.after)
     };
-    let without = without_those(&|one| is_rank(&one));
-    let without_world = without_those(&|one| is_rank(&one) || is_world(one));
-    Some(Ranked { ranks, world, may_begin_at_one, without, without_world })
+    let without = without_those(&|one| is_rank(&one) || is_axis(one));
+    let without_world = without_those(&|one| is_rank(&one) || is_axis(one) || is_world(one));
+    Some(Ranked { ranks, has_axes, world, has_worlds, may_begin_at_one, without, without_world })
 }
 
 /// Words of files that stand beside the weights.
@@ -148,7 +156,11 @@ pub(crate) fn is_model(name: &str) -> bool {
 
 /// Whether it is a copy of the model for its use, not for its training, or what is trained or kept beside it.
 pub(crate) fn is_copy(name: &str) -> bool {
-    has_word(name, COPIES)
+    // `D_200.pth`, not `unet_3d_200.pth`.
+    let name = name.to_ascii_lowercase();
+    let parts = name.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let mut parts = parts.map(|part| part.trim_end_matches(|letter: char| letter.is_ascii_digit()));
+    has_word(&name, COPIES) || parts.any(|part| part == "d")
 }
 
 const COPIES: &[&str] = &[
@@ -163,7 +175,6 @@ const COPIES: &[&str] = &[
     "qf",
     "target",
     "reward",
-    "d",
     "disc",
     "discriminator",
     "buffer",

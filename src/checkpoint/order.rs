@@ -55,7 +55,8 @@ impl<'f> Series<'f> {
         }
         series.times.sort_unstable();
         let is_lone = series.places.is_empty() || is_remarkable(name);
-        let (is_neutral, is_copy) = (names::is_neutral(name), names::is_copy(name));
+        let is_neutral = names::is_neutral(name);
+        let is_copy = all.iter().any(|one| names::is_copy(&one.own_name()));
         Series { all, is_lone, is_neutral, is_copy, ..series }
     }
 

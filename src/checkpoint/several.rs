@@ -74,10 +74,14 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
             of_series.entry(series.unwrap_or_default()).or_default().extend(one);
         } else {
             found.extend(beside);
-            // Each has ranks of its own.
-            for one in main {
-                let kind = names::kind(&one.own_name(), one.step);
-                of_series.entry(kind).or_default().push(one);
+            // Each has ranks of its own, and some are parts of one.
+            let series = |one: &Checkpoint| names::series(&one.own_name());
+            let all: Vec<String> = main.iter().map(series).collect();
+            for (one, series) in main.into_iter().zip(&all) {
+                let is_part = all.iter().filter(|other| *other == series).nth(1).is_some();
+                let kind = || names::kind(&one.own_name(), one.step);
+                let series = if is_part { kind() } else { series.clone() };
+                of_series.entry(series).or_default().push(one);
             }
         }
     }
@@ -114,11 +118,17 @@ fn own_words(one: &Checkpoint) -> BTreeSet<String> {
 fn of_ranks_of_one(mut files: Vec<(Ranked, Checkpoint)>) -> Option<Checkpoint> {
     files.order_by(|(one, _), (other, _)| one.ranks.cmp(&other.ranks));
     let (named, files): (Vec<Ranked>, Vec<_>) = files.into_iter().unzip();
-    let world = named.iter().map(|one| one.world).max().unwrap_or(0);
+    let world = named.iter().filter(|one| !one.has_worlds).map(|one| one.world).max().unwrap_or(0);
     let may_begin_at_one = named.iter().all(|one| one.may_begin_at_one);
+    let has_axes = named.iter().any(|one| one.has_axes);
     let ranks: Vec<Vec<u32>> = named.into_iter().map(|one| one.ranks).collect();
     let first = u32::from(may_begin_at_one && !ranks.iter().flatten().any(|rank| *rank == 0));
-    joined(files).map(|one| with_ranks(one, &ranks, first, world))
+    let mut one = with_ranks(joined(files)?, &ranks, first, world);
+    if has_axes {
+        // They may be those of each node, of which each has the same.
+        one.parts.clear();
+    }
+    Some(one)
 }
 
 /// The first one, with what the others lack and hold.
@@ -138,8 +148,7 @@ fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
 /// each file is that of the rank in the job, and the others say where it stands; without one they are coordinates.
 fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], first: u32, world: u32) -> Checkpoint {
     let axes = ranks.iter().map(Vec::len).min().unwrap_or(0);
-    // With several numbers nothing tells of which one it is.
-    let end = if axes == 1 { first.saturating_add(world) } else { first };
+    let end = first.saturating_add(world);
     let of = |axis: usize| -> Option<(Vec<Lack>, Vec<u32>)> {
         let numbers: BTreeSet<u32> =
             ranks.iter().filter_map(|ranks| ranks.get(axis)).copied().collect();
