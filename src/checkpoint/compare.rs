@@ -3,7 +3,6 @@
 //! Takes the checkpoints of one series, or of one folder; adds to each what it lacks. Nothing else tells which files there
 //! should be.
 
-use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -159,6 +158,26 @@ impl Held {
         self.base.join(file).metadata().and_then(|metadata| metadata.modified()).ok()
     }
 
+    /// Leaves out what came when the save of the next one had begun. A program may write an optimizer behind the next model.
+    fn leave_out_later(&mut self, next: &Held) {
+        let is_more = |(kind, file): &(&String, &String)| {
+            !next.files.contains_key(*kind) && may_be_later(file) && !names::is_aside(file)
+        };
+        if !self.files.iter().any(|one| is_more(&one)) {
+            return;
+        }
+        let both = |(kind, file): (&String, &String)| {
+            Some((self.written(file), next.written(next.files.get(kind)?)))
+        };
+        let begun = begun(self.files.iter().filter_map(both));
+        let mut files = self.files.clone();
+        files.retain(|kind, file| {
+            begun.is_none() || !is_more(&(&*kind, &*file)) || self.written(file) <= begun
+        });
+        self.roles = roles(files.values());
+        self.files = files;
+    }
+
     fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -185,21 +204,11 @@ impl Held {
         let parts: Vec<u32> = parts.into_iter().take(NAMED).collect();
         // A file that is the only one of its step in each of them lacks none, whatever its name is.
         let are_single = self.files.len() == 1 && last.files.len() == 1;
-        let begun = LazyCell::new(|| {
-            begun(last.files.iter().filter_map(|(kind, file)| {
-                Some((last.written(file), self.written(self.files.get(kind)?)))
-            }))
-        });
-        // A program may write an optimizer behind the next model.
-        let is_later = |file: &str| {
-            let may_be = may_be_later(file) && !names::is_aside(file);
-            may_be && begun.is_some() && last.written(file) > *begun
-        };
         let mut here = self.roles.clone();
         let mut lacks = Vec::new();
         for (kind, file) in last.files.iter().filter(|_| !are_single) {
             let is_named = !parts.is_empty() && names::ranks(file).is_some();
-            if is_named || self.files.contains_key(kind) || is_later(file) {
+            if is_named || self.files.contains_key(kind) {
                 continue;
             }
             let role = names::role(file);
@@ -243,9 +252,15 @@ fn roles<'n>(names: impl Iterator<Item = &'n String>) -> BTreeMap<String, usize>
 /// its next checkpoint called torn.
 pub(crate) fn compare(series: &mut [Checkpoint], base: Option<&Path>) {
     series.order_by_key(|one| (one.standing.place, one.modified));
-    let held: Vec<Held> = series.iter().map(|one| Held::by(one, base)).collect();
+    let mut held: Vec<Held> = series.iter().map(|one| Held::by(one, base)).collect();
+    for at in 1..held.len() {
+        if let Some([before, next]) = held.get_mut(at - 1..=at) {
+            before.leave_out_later(next);
+        }
+    }
     let mut first = 0;
-    for (at, (one, own)) in series.iter_mut().zip(&held).enumerate() {
+    for (at, one) in series.iter_mut().enumerate() {
+        let own = Held::by(one, base);
         let others = match at {
             0 => held.get(1..2),
             1 => held.get(..1),

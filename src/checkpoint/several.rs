@@ -73,7 +73,7 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
             let series = one.as_ref().map(|one| names::series(&one.own_name()));
             of_series.entry(series.unwrap_or_default()).or_default().extend(one);
         } else {
-            found.extend(beside);
+            main.extend(beside);
             // Each has ranks of its own, and some are parts of one.
             let series = |one: &Checkpoint| names::series(&one.own_name());
             let all: Vec<String> = main.iter().map(series).collect();
