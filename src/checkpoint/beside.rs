@@ -140,23 +140,18 @@ impl<'b> Files<'b> {
         if are_counted { 1 } else { files.len() }
     }
 
-    fn written(&self, (_, at, name): &(String, usize, String)) -> Option<SystemTime> {
-        let folder = self.folders.get(*at)?;
-        Some(folder.stat(folder.entries.get(name)?).1)
-    }
-
     /// Leaves out what came when the save of the next one had begun.
     fn leave_out_later(&mut self, next: &Files<'_>) {
-        let both =
-            self.roles.iter().filter_map(|(role, files)| Some((files, next.roles.get(role)?)));
-        let both = both.flat_map(|(files, others)| files.iter().zip(others));
-        let begun = begun(both.map(|(file, other)| (self.written(file), next.written(other))));
-        let is_later = |file: &(String, usize, String)| {
-            begun.is_some() && may_be_later(&file.2) && self.written(file) > begun
-        };
-        let mut roles = self.roles.clone();
-        roles.retain(|role, files| next.roles.contains_key(role) || !files.iter().all(is_later));
-        self.roles = roles;
+        let begun = begun(&mut self.roles.iter().filter_map(|(role, files)| {
+            let other = next.roles.get(role)?.first()?;
+            Some((written(&self.folders, files.first()?), written(&next.folders, other)))
+        }));
+        for (role, files) in self.roles.iter_mut().filter(|_| begun.is_some()) {
+            let is_later = |file| written(&self.folders, file) > begun && may_be_later(&file.2);
+            if !next.roles.contains_key(role) && files.iter().all(is_later) {
+                files.clear();
+            }
+        }
     }
 
     /// The content of a file of this role that is cut off, or empty where the other checkpoint has some.
@@ -185,6 +180,11 @@ impl<'b> Files<'b> {
         };
         self.roles.get(role)?.iter().filter(is_other).take(NAMED).find_map(of)
     }
+}
+
+fn written(folders: &[Folder<'_>], (_, at, name): &(String, usize, String)) -> Option<SystemTime> {
+    let folder = folders.get(*at)?;
+    Some(folder.stat(folder.entries.get(name)?).1)
 }
 
 /// A JSON text, a pickle or an archive of torch that ends too early.
@@ -228,8 +228,8 @@ impl Measure<'_> {
     fn add(&mut self, files: &Files<'_>) {
         let own = || files.roles.keys().map(|role| (role.clone(), files.count(role)));
         let has = |(role, count): (&String, &usize)| files.count(role) >= *count;
-        let is_less =
-            self.count == 1 && self.needed.len() < files.roles.len() && self.needed.iter().all(has);
+        let has_more = || self.needed.len() < own().filter(|(_, count)| *count > 0).count();
+        let is_less = self.count == 1 && has_more() && self.needed.iter().all(has);
         self.count += 1;
         if self.count == 1 || is_less {
             self.needed = own().collect();

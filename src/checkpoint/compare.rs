@@ -130,7 +130,7 @@ pub(crate) struct Held {
 /// When the save of the next checkpoint began, by the last writes of the files that both have, the earlier one first. What
 /// came into the folder of the one before it later is of no save: results, merged weights. None: all was copied.
 pub(crate) fn begun(
-    both: impl Iterator<Item = (Option<SystemTime>, Option<SystemTime>)>,
+    both: &mut dyn Iterator<Item = (Option<SystemTime>, Option<SystemTime>)>,
 ) -> Option<SystemTime> {
     both.filter(|(before, next)| next > before).filter_map(|(_, next)| next).min()
 }
@@ -154,28 +154,23 @@ impl Held {
         Held { files, roles, parts: one.parts.clone(), step: one.step, base: base.to_owned() }
     }
 
-    fn written(&self, file: &str) -> Option<SystemTime> {
-        self.base.join(file).metadata().and_then(|metadata| metadata.modified()).ok()
-    }
-
-    /// Leaves out what came when the save of the next one had begun. A program may write an optimizer behind the next model.
+    /// Leaves the names out of what came when the save of the next one had begun. A program may write an optimizer behind the
+    /// next model.
     fn leave_out_later(&mut self, next: &Held) {
-        let is_more = |(kind, file): &(&String, &String)| {
-            !next.files.contains_key(*kind) && may_be_later(file) && !names::is_aside(file)
-        };
-        if !self.files.iter().any(|one| is_more(&one)) {
+        let is_more = |kind: &String| !next.files.contains_key(kind);
+        if !self.files.keys().any(is_more) {
             return;
         }
-        let both = |(kind, file): (&String, &String)| {
-            Some((self.written(file), next.written(next.files.get(kind)?)))
-        };
-        let begun = begun(self.files.iter().filter_map(both));
-        let mut files = self.files.clone();
-        files.retain(|kind, file| {
-            begun.is_none() || !is_more(&(&*kind, &*file)) || self.written(file) <= begun
-        });
-        self.roles = roles(files.values());
-        self.files = files;
+        let begun = begun(&mut self.files.iter().filter_map(|(kind, file)| {
+            Some((written(&self.base, file), written(&next.base, next.files.get(kind)?)))
+        }));
+        for (kind, file) in self.files.iter_mut().filter(|_| begun.is_some()) {
+            let may_be = is_more(kind) && may_be_later(file) && !names::is_aside(file);
+            if may_be && written(&self.base, file) > begun {
+                file.clear();
+            }
+        }
+        self.roles = roles(self.files.values());
     }
 
     fn is_empty(&self) -> bool {
@@ -206,7 +201,7 @@ impl Held {
         let are_single = self.files.len() == 1 && last.files.len() == 1;
         let mut here = self.roles.clone();
         let mut lacks = Vec::new();
-        for (kind, file) in last.files.iter().filter(|_| !are_single) {
+        for (kind, file) in last.files.iter().filter(|(_, file)| !are_single && !file.is_empty()) {
             let is_named = !parts.is_empty() && names::ranks(file).is_some();
             if is_named || self.files.contains_key(kind) {
                 continue;
@@ -227,6 +222,10 @@ impl Held {
         }
         lacks
     }
+}
+
+fn written(base: &Path, file: &str) -> Option<SystemTime> {
+    base.join(file).metadata().and_then(|metadata| metadata.modified()).ok()
 }
 
 fn is_of_rank(file: &str) -> bool {

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::SystemTime;
 
-use crate::compare::begun;
 use crate::folder::Folder;
 use crate::lack::Lack;
 use crate::names::{are_steps, is_aside, is_numbered, is_of_one, ranks, series};
@@ -350,24 +349,16 @@ pub(crate) const COMPARED: &[Format] =
 fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
     all.order_by_key(|one| one.standing.place);
     let last = |one: &Checkpoint| {
-        let sub = folder.sub(&one.own_name())?;
-        let written = |name: String| {
-            let at = sub.entries.get(&name).map(|entry| sub.stat(entry).1);
-            (name, at)
-        };
-        Some(frameworks::last_of_accelerate(&sub).into_iter().map(written).collect())
+        folder.sub(&one.own_name()).map(|sub| frameworks::last_of_accelerate(&sub))
     };
-    let files: Vec<BTreeMap<String, Option<SystemTime>>> =
-        all.iter().map(|one| last(one).unwrap_or_default()).collect();
-    for ((at, one), own) in all.into_iter().enumerate().zip(&files) {
+    let files: Vec<BTreeSet<String>> =
+        all.iter().map(|one| last(one).into_iter().flatten().collect()).collect();
+    for (at, one) in all.into_iter().enumerate() {
         let other = at.checked_sub(1).map_or(files.get(1), |before| files.get(before));
-        let other = || other.into_iter().flatten();
-        let begun = begun(other().filter_map(|(file, at)| Some((*at, *own.get(file)?))));
-        let is_missing = |(file, at): &(&String, &Option<SystemTime>)| {
-            !own.contains_key(*file) && (begun.is_none() || **at <= begun)
-        };
-        let missing = other().filter(is_missing).map(|(file, _)| Lack::Missing(file.clone()));
-        one.lacks.extend(missing);
+        let own = files.get(at);
+        let is_missing = |file: &&String| !own.is_some_and(|own| own.contains(*file));
+        let missing = other.into_iter().flatten().filter(is_missing);
+        one.lacks.extend(missing.cloned().map(Lack::Missing));
     }
 }
 

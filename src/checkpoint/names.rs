@@ -192,9 +192,10 @@ pub(crate) fn content(folder: &str) -> Ordering {
     const STATES: &[&str] = &["state", "states"];
     const SHARES: &[&str] =
         &["weights", "hf", "huggingface", "export", "exports", "merged", "dict", "dicts"];
-    match has_word(folder, STATES) && !has_word(folder, &[SHARES, WEIGHTS].concat()) {
+    let is_share = has_word(folder, SHARES);
+    match has_word(folder, STATES) && !is_share && !has_word(folder, WEIGHTS) {
         true => Ordering::Less,
-        false if has_word(folder, SHARES) || is_aside(folder) => Ordering::Greater,
+        false if is_share || is_aside(folder) => Ordering::Greater,
         false => Ordering::Equal,
     }
 }

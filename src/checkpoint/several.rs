@@ -74,13 +74,13 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
             of_series.entry(series.unwrap_or_default()).or_default().extend(one);
         } else {
             main.extend(beside);
-            // Each has ranks of its own, and some are parts of one.
+            // Each has ranks of its own, and some may be parts of one.
             let series = |one: &Checkpoint| names::series(&one.own_name());
-            let all: Vec<String> = main.iter().map(series).collect();
-            for (one, series) in main.into_iter().zip(&all) {
-                let is_part = all.iter().filter(|other| *other == series).nth(1).is_some();
+            let all: BTreeSet<String> = main.iter().map(series).collect();
+            let are_parts = all.len() < main.len();
+            for one in main {
                 let kind = || names::kind(&one.own_name(), one.step);
-                let series = if is_part { kind() } else { series.clone() };
+                let series = if are_parts { kind() } else { series(&one) };
                 of_series.entry(series).or_default().push(one);
             }
         }
@@ -148,19 +148,18 @@ fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
 /// each file is that of the rank in the job, and the others say where it stands; without one they are coordinates.
 fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], first: u32, world: u32) -> Checkpoint {
     let axes = ranks.iter().map(Vec::len).min().unwrap_or(0);
-    let end = first.saturating_add(world);
-    let of = |axis: usize| -> Option<(Vec<Lack>, Vec<u32>)> {
-        let numbers: BTreeSet<u32> =
-            ranks.iter().filter_map(|ranks| ranks.get(axis)).copied().collect();
+    let mut known: Option<Vec<Lack>> = None;
+    for axis in 0..axes {
+        let numbers = ranks.iter().filter_map(|ranks| ranks.get(axis)).copied();
+        let numbers: BTreeSet<u32> = numbers.collect();
         let parts: Vec<u32> = numbers.into_iter().collect();
-        (parts.len() == ranks.len()).then(|| (first_gaps(parts.clone(), first, end, NAMED), parts))
-    };
-    let known =
-        (0..axes).filter_map(of).min_by_key(|(lacks, parts)| (lacks.len(), parts.last().copied()));
-    if let Some((lacks, parts)) = known {
-        one.lacks.extend(lacks);
-        one.parts = parts;
+        let lacks = first_gaps(parts.clone(), first, first.saturating_add(world), NAMED);
+        let is_better = known.as_ref().is_none_or(|known| known.len() > lacks.len());
+        if parts.len() == ranks.len() && is_better {
+            (known, one.parts) = (Some(lacks), parts);
+        }
     }
+    one.lacks.extend(known.unwrap_or_default());
     one
 }
 
