@@ -45,8 +45,6 @@ pub(crate) struct Ranked {
     pub(crate) has_axes: bool,
     /// The number of ranks in all; 0: it does not tell.
     pub(crate) world: u32,
-    /// There are several such numbers, each of one axis.
-    pub(crate) has_worlds: bool,
     /// They may be counted from 1 on, as those of `00001-of-00004` are.
     pub(crate) may_begin_at_one: bool,
     /// The name without the ranks, and without their number.
@@ -74,8 +72,7 @@ pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     let has_axes = numbers.iter().any(|one| !is_rank(&one) && is_axis(one));
     let is_world =
         |one: &Found<'_>| one.before.ends_with("world_size_") || one.counts == Counted::Shards;
-    let mut worlds = numbers.iter().filter(|one| is_world(one));
-    let (world, has_worlds) = (worlds.next(), worlds.next().is_some());
+    let world = numbers.iter().find(|one| is_world(one));
     let is_of_parts = world.is_some_and(|one| one.counts == Counted::Shards);
     let world = world.and_then(|one| one.digits.parse().ok()).unwrap_or(0);
     let is_of_rank =
@@ -88,7 +85,7 @@ pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     };
     let without = without_those(&|one| is_rank(&one) || is_axis(one));
     let without_world = without_those(&|one| is_rank(&one) || is_axis(one) || is_world(one));
-    Some(Ranked { ranks, has_axes, world, has_worlds, may_begin_at_one, without, without_world })
+    Some(Ranked { ranks, has_axes, world, may_begin_at_one, without, without_world })
 }
 
 /// Words of files that stand beside the weights.

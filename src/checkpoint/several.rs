@@ -118,11 +118,11 @@ fn own_words(one: &Checkpoint) -> BTreeSet<String> {
 fn of_ranks_of_one(mut files: Vec<(Ranked, Checkpoint)>) -> Option<Checkpoint> {
     files.order_by(|(one, _), (other, _)| one.ranks.cmp(&other.ranks));
     let (named, files): (Vec<Ranked>, Vec<_>) = files.into_iter().unzip();
-    let world = named.iter().filter(|one| !one.has_worlds).map(|one| one.world).max().unwrap_or(0);
+    let world = named.iter().map(|one| one.world).max().unwrap_or(0);
     let may_begin_at_one = named.iter().all(|one| one.may_begin_at_one);
     let has_axes = named.iter().any(|one| one.has_axes);
     let ranks: Vec<Vec<u32>> = named.into_iter().map(|one| one.ranks).collect();
-    let first = u32::from(may_begin_at_one && !ranks.iter().flatten().any(|rank| *rank == 0));
+    let first = u32::from(may_begin_at_one && !ranks.contains(&vec![0]));
     let mut one = with_ranks(joined(files)?, &ranks, first, world);
     if has_axes {
         // They may be those of each node, of which each has the same.
@@ -144,22 +144,18 @@ fn joined(several: Vec<Checkpoint>) -> Option<Checkpoint> {
     Some(joined)
 }
 
-/// With the files of these ranks, of so many at least, counted from `first` on. Of several numbers one that is another in
-/// each file is that of the rank in the job, and the others say where it stands; without one they are coordinates.
+/// With the files of these ranks, of so many at least, counted from `first` on.
 fn with_ranks(mut one: Checkpoint, ranks: &[Vec<u32>], first: u32, world: u32) -> Checkpoint {
-    let axes = ranks.iter().map(Vec::len).min().unwrap_or(0);
-    let mut known: Option<Vec<Lack>> = None;
-    for axis in 0..axes {
-        let numbers = ranks.iter().filter_map(|ranks| ranks.get(axis)).copied();
-        let numbers: BTreeSet<u32> = numbers.collect();
-        let parts: Vec<u32> = numbers.into_iter().collect();
-        let lacks = first_gaps(parts.clone(), first, first.saturating_add(world), NAMED);
-        let is_better = known.as_ref().is_none_or(|known| known.len() > lacks.len());
-        if parts.len() == ranks.len() && is_better {
-            (known, one.parts) = (Some(lacks), parts);
-        }
+    let single: Vec<u32> = ranks
+        .iter()
+        .filter_map(|ranks| <[u32; 1]>::try_from(ranks.as_slice()).ok())
+        .map(|[rank]| rank)
+        .collect();
+    if single.len() == ranks.len() {
+        let end = first.saturating_add(world);
+        one.lacks.extend(first_gaps(single.clone(), first, end, NAMED));
+        one.parts = single;
     }
-    one.lacks.extend(known.unwrap_or_default());
     one
 }
 
