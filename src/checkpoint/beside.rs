@@ -146,9 +146,9 @@ impl<'b> Files<'b> {
             let other = next.roles.get(role)?.first()?;
             Some((written(&self.folders, files.first()?), written(&next.folders, other)))
         }));
-        for (role, files) in self.roles.iter_mut().filter(|_| begun.is_some()) {
+        for (role, files) in &mut self.roles {
             let is_later = |file| written(&self.folders, file) > begun && may_be_later(&file.2);
-            if !next.roles.contains_key(role) && files.iter().all(is_later) {
+            if begun.is_some() && !next.roles.contains_key(role) && files.iter().all(is_later) {
                 files.clear();
             }
         }
@@ -228,7 +228,8 @@ impl Measure<'_> {
     fn add(&mut self, files: &Files<'_>) {
         let own = || files.roles.keys().map(|role| (role.clone(), files.count(role)));
         let has = |(role, count): (&String, &usize)| files.count(role) >= *count;
-        let has_more = || self.needed.len() < own().filter(|(_, count)| *count > 0).count();
+        let all = files.roles.values().map(|files| usize::from(!files.is_empty())).sum();
+        let has_more = || self.needed.len() < all;
         let is_less = self.count == 1 && has_more() && self.needed.iter().all(has);
         self.count += 1;
         if self.count == 1 || is_less {

@@ -164,9 +164,9 @@ impl Held {
         let begun = begun(&mut self.files.iter().filter_map(|(kind, file)| {
             Some((written(&self.base, file), written(&next.base, next.files.get(kind)?)))
         }));
-        for (kind, file) in self.files.iter_mut().filter(|_| begun.is_some()) {
+        for (kind, file) in &mut self.files {
             let may_be = is_more(kind) && may_be_later(file) && !names::is_aside(file);
-            if may_be && written(&self.base, file) > begun {
+            if begun.is_some() && may_be && written(&self.base, file) > begun {
                 file.clear();
             }
         }
@@ -201,9 +201,9 @@ impl Held {
         let are_single = self.files.len() == 1 && last.files.len() == 1;
         let mut here = self.roles.clone();
         let mut lacks = Vec::new();
-        for (kind, file) in last.files.iter().filter(|(_, file)| !are_single && !file.is_empty()) {
+        for (kind, file) in last.files.iter().filter(|_| !are_single) {
             let is_named = !parts.is_empty() && names::ranks(file).is_some();
-            if is_named || self.files.contains_key(kind) {
+            if is_named || file.is_empty() || self.files.contains_key(kind) {
                 continue;
             }
             let role = names::role(file);

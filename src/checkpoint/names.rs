@@ -60,8 +60,12 @@ const AXES: &[&str] =
 pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     let numbers = numbers(name);
     let is_axis = |one: &Found<'_>| {
-        let word = words(one.before).filter(|word| !word.is_empty()).last().unwrap_or_default();
-        AXES.contains(&word) && one.digits.len() < 6 && !one.digits.contains('.')
+        let before = one.before.trim_end_matches(['-', '_', '=']);
+        let is_behind = |word: &&str| {
+            let rest = before.strip_suffix(*word);
+            rest.is_some_and(|rest| !rest.ends_with(char::is_alphabetic))
+        };
+        AXES.iter().any(is_behind) && !one.digits.contains('.')
     };
     let is_rank = |one: &&Found<'_>| one.counts == Counted::Ranks;
     let ranks: Vec<u32> =
@@ -248,17 +252,16 @@ pub(crate) fn is_put_aside(name: &str) -> bool {
     const MARKS: &[&str] = &["bak", "old", "bad", "broken", "corrupt", "corrupted"];
     const PHRASES: &[&str] =
         &["year", "years", "month", "months", "day", "days", "vs", "and", "or"];
+    const OF_RUNS: &[&str] = &["run", "runs", "model", "models", "checkpoints", "ckpts"];
     let name = name.to_ascii_lowercase();
-    let words = name.split(|letter: char| !letter.is_ascii_alphanumeric());
-    let words: Vec<&str> = words.filter(|word| !word.is_empty() && !ENDS.contains(word)).collect();
-    match words.as_slice() {
-        [.., before, last] if MARKS.contains(last) => !PHRASES.contains(before),
-        [first, rest @ ..] if MARKS.contains(first) => {
-            let plural = rest.iter().map(|word| word.trim_end_matches('s'));
-            plural.clone().all(|word| ["run", "model"].contains(&word) || is_neutral(word))
-        }
-        _ => false,
-    }
+    let mut words = name.rsplit(|letter: char| !letter.is_ascii_alphanumeric());
+    let last = words.find(|word| !ENDS.contains(word)).unwrap_or_default();
+    let is_phrase = words.next().is_some_and(|before| PHRASES.contains(&before));
+    let begins = |mark: &&str| {
+        let rest = name.strip_prefix(*mark);
+        rest.is_some_and(|rest| are_known(rest, &[OF_RUNS, BARE, NEUTRAL]))
+    };
+    (MARKS.contains(&last) && !is_phrase) || MARKS.iter().any(begins)
 }
 
 /// The same name without numbers: that of its series.
