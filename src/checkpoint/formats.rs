@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::SystemTime;
 
+use crate::compare::begun;
 use crate::folder::Folder;
 use crate::lack::Lack;
 use crate::names::{are_steps, is_aside, is_numbered, is_of_one, ranks, series};
@@ -348,17 +349,23 @@ pub(crate) const COMPARED: &[Format] =
 
 fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
     all.order_by_key(|one| one.standing.place);
-    let last = |one: &Checkpoint| {
-        folder.sub(&one.own_name()).map(|sub| frameworks::last_of_accelerate(&sub))
-    };
+    let subs: Vec<Option<Folder<'_>>> = all.iter().map(|one| folder.sub(&one.own_name())).collect();
+    let last = |sub: &Folder<'_>| frameworks::last_of_accelerate(sub).into_iter().collect();
     let files: Vec<BTreeSet<String>> =
-        all.iter().map(|one| last(one).into_iter().flatten().collect()).collect();
+        subs.iter().map(|sub| sub.as_ref().map(last).unwrap_or_default()).collect();
     for (at, one) in all.into_iter().enumerate() {
-        let other = at.checked_sub(1).map_or(files.get(1), |before| files.get(before));
-        let own = files.get(at);
-        let is_missing = |file: &&String| !own.is_some_and(|own| own.contains(*file));
-        let missing = other.into_iter().flatten().filter(is_missing);
-        one.lacks.extend(missing.cloned().map(Lack::Missing));
+        let other = at.checked_sub(1).unwrap_or(1);
+        let Some((others, own)) = files.get(other).zip(files.get(at)) else { continue };
+        let written = |at: usize, file: &String| {
+            let sub = subs.get(at)?.as_ref()?;
+            Some(sub.stat(sub.entries.get(file)?).1)
+        };
+        let both = |file| Some((written(other, file), Some(written(at, file)?)));
+        let begun = begun(&mut others.iter().filter_map(both));
+        let is_missing = |file: &&String| {
+            !own.contains(*file) && (begun.is_none() || written(other, file) <= begun)
+        };
+        one.lacks.extend(others.iter().filter(is_missing).cloned().map(Lack::Missing));
     }
 }
 

@@ -214,7 +214,9 @@ pub(super) fn last_of_accelerate(folder: &Folder<'_>) -> Vec<String> {
             let number = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
             number.is_some_and(|number| number.is_empty() || is_numbered(number, "_"))
         };
-        name == "scaler.pt" || NUMBERED.iter().any(of)
+        name == "scaler.pt"
+            || NUMBERED.iter().any(of)
+            || (name.ends_with(".safetensors") && !safetensors::is_shard(name))
     };
     folder.names(false, |name| is_prepared(name) || all().any(|one| is_one(one, name)))
 }

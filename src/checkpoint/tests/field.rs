@@ -332,3 +332,16 @@ fn negative_places_of_items_are_damage() {
         assert_eq!(found(&folder)[0].is_whole(), is_whole, "{offset} {length}");
     }
 }
+
+/// A program writes its average behind what accelerate saves.
+#[test]
+fn weights_behind_a_save_of_accelerate_are_missed_from_the_second_on() {
+    let of = |step: u32| {
+        ["model.safetensors", "optimizer.bin", "random_states_0.pkl", "ema.safetensors"]
+            .map(|file| format!("checkpoint_{step}/{file}"))
+    };
+    let mut files = [of(1), of(2)].concat();
+    assert_eq!(chosen(&files), "checkpoint_2");
+    files.pop();
+    assert_eq!(chosen(&files), "checkpoint_1");
+}
