@@ -52,28 +52,17 @@ pub(crate) struct Ranked {
     pub(crate) without_world: String,
 }
 
-/// Words in front of numbers that say where a rank stands, beside its own number or instead of it.
-const AXES: &[&str] =
-    &["tp", "pp", "dp", "mp", "zo", "node", "host", "stage", "replica", "gpu", "part"];
-
 /// None: it names no rank.
 pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     let numbers = numbers(name);
-    let is_axis = |one: &Found<'_>| {
-        let before = one.before.trim_end_matches(['-', '_', '=']);
-        let is_behind = |word: &&str| {
-            let rest = before.strip_suffix(*word);
-            rest.is_some_and(|rest| !rest.ends_with(char::is_alphabetic))
-        };
-        AXES.iter().any(is_behind) && !one.digits.contains('.')
-    };
+    let is_axis = |one: &Found<'_>| one.counts == Counted::Axis;
     let is_rank = |one: &&Found<'_>| one.counts == Counted::Ranks;
     let ranks: Vec<u32> =
         numbers.iter().filter(is_rank).map(|one| one.digits.parse().ok()).collect::<Option<_>>()?;
     if ranks.is_empty() {
         return None;
     }
-    let has_axes = numbers.iter().any(|one| !is_rank(&one) && is_axis(one));
+    let has_axes = numbers.iter().any(is_axis);
     let is_world =
         |one: &Found<'_>| one.before.ends_with("world_size_") || one.counts == Counted::Shards;
     let world = numbers.iter().find(|one| is_world(one));
@@ -275,7 +264,7 @@ pub(crate) fn kind(name: &str, step: Option<u64>) -> String {
     let found = numbers(name);
     for one in &found {
         let is_part = match one.counts {
-            Counted::Ranks | Counted::Shards => true,
+            Counted::Ranks | Counted::Shards | Counted::Axis => true,
             Counted::Size | Counted::Unknown => one.digits.len() < 6 && !one.digits.contains('.'),
             _ => false,
         };

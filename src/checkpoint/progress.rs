@@ -90,6 +90,8 @@ pub(crate) enum Counted {
     Ranks,
     /// Ranks or parts in all, or a part that is no rank.
     Size,
+    /// Where a rank stands, beside its own number.
+    Axis,
     Measure,
     /// The files in all: the number before is that of one.
     Shards,
@@ -231,7 +233,24 @@ pub(crate) fn numbers(name: &str) -> Vec<Found<'_>> {
             numbers.iter_mut().skip(at).take(3).for_each(|one| one.counts = Counted::Unknown);
         }
     }
+    if numbers.iter().any(|one| one.counts == Counted::Ranks) {
+        numbers.iter_mut().filter(is_axis).for_each(|one| one.counts = Counted::Axis);
+    }
     numbers
+}
+
+/// Words in front of numbers that say where a rank stands.
+const AXES: &[&str] =
+    &["tp", "pp", "dp", "mp", "zo", "node", "host", "stage", "replica", "gpu", "part"];
+
+fn is_axis(one: &&mut Found<'_>) -> bool {
+    let before = one.before.trim_end_matches(['-', '_', '=']);
+    let is_behind = |word: &&str| {
+        let rest = before.strip_suffix(*word);
+        rest.is_some_and(|rest| !rest.ends_with(char::is_alphabetic))
+    };
+    let may_be = [Counted::Unknown, Counted::Size].contains(&one.counts);
+    may_be && !one.digits.contains('.') && AXES.iter().any(is_behind)
 }
 
 /// 2024-01-31 or 12-00-00.
@@ -367,7 +386,8 @@ pub(crate) fn told(name: &str) -> Told {
 }
 
 /// What is no progress.
-const PARTS: &[Counted] = &[Counted::Ranks, Counted::Size, Counted::Measure, Counted::Shards];
+const PARTS: &[Counted] =
+    &[Counted::Ranks, Counted::Size, Counted::Axis, Counted::Measure, Counted::Shards];
 
 /// Whether a name says that it is the best or the last one.
 pub(crate) fn is_remarkable(name: &str) -> bool {
