@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use text::text;
 
 use crate::classes::{Class, Note, NoteKind};
@@ -37,8 +37,7 @@ impl Script {
 
     /// Lines that only print what the launch line got as options.
     fn prints(&mut self, text: &str) {
-        let mut names: BTreeSet<String> =
-            MEMBERSHIP.iter().map(|name| (*name).to_owned()).collect();
+        let mut names: BTreeSet<String> = MEMBERSHIP.iter().map(|name| (*name).to_owned()).in_set();
         for (range, _) in self.edits.iter().filter(|(_, line)| line.contains("ranklaunch")) {
             names.extend(expanded_in(text.get(range.clone()).unwrap_or_default()));
         }
@@ -185,7 +184,7 @@ impl Script {
         loop {
             let mut used = BTreeSet::new();
             for item in self.items.iter().filter(|item| stays(item)) {
-                let own: BTreeSet<&str> = item.assigns.iter().map(String::as_str).collect();
+                let own: BTreeSet<&str> = item.assigns.iter().map(String::as_str).in_set();
                 let source = self.after(text, &item.span);
                 used.extend(
                     names_in(&source).into_iter().filter(|name| !own.contains(name.as_str())),
@@ -296,7 +295,7 @@ impl Script {
         };
         self.only_a_job = one && self.slurm.nodes == 0 && self.items.iter().all(plain);
         let kept: BTreeSet<&String> =
-            self.items.iter().filter(|item| stays(item)).flat_map(|item| &item.assigns).collect();
+            self.items.iter().filter(|item| stays(item)).flat_map(|item| &item.assigns).in_set();
         let is_member = |name: &String| MEMBERSHIP.contains(&name.as_str());
         self.environment.retain(|(name, _)| kept.contains(name) && !is_member(name));
         self.only_a_job &=
@@ -346,7 +345,7 @@ fn names_in(source: &str) -> BTreeSet<String> {
         .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
         .filter(|word| is_name(word))
         .map(str::to_owned)
-        .collect()
+        .in_set()
 }
 
 /// Names after a `$`.

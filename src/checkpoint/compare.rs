@@ -11,7 +11,7 @@ use crate::Checkpoint;
 use crate::lack::Lack;
 use crate::names;
 use crate::progress::{Place, is_remarkable};
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 
 /// Ranks that are named of those that are missing: each of many files may be without thousands.
 pub(crate) const NAMED: usize = 64;
@@ -149,7 +149,7 @@ impl Held {
             let name = file.strip_prefix(base).unwrap_or(file).to_string_lossy().into_owned();
             (names::kind(&name, one.step), name)
         };
-        let files: BTreeMap<String, String> = one.standing.files.iter().map(named).collect();
+        let files: BTreeMap<String, String> = one.standing.files.iter().map(named).in_map();
         let roles = roles(files.values());
         Held { files, roles, parts: one.parts.clone(), step: one.step, base: base.to_owned() }
     }
@@ -184,11 +184,11 @@ impl Held {
     /// What this one lacks of that which the last of the others has, and the rest of them too.
     fn lacks(&self, others: &[&Held]) -> Vec<Lack> {
         let Some((last, rest)) = others.split_last() else { return Vec::new() };
-        let own: BTreeSet<u32> = self.parts.iter().copied().collect();
+        let own: BTreeSet<u32> = self.parts.iter().copied().in_set();
         let mut parts: BTreeSet<u32> =
-            last.parts.iter().copied().filter(|part| !own.contains(part)).collect();
+            last.parts.iter().copied().filter(|part| !own.contains(part)).in_set();
         for one in rest {
-            let here: BTreeSet<u32> = one.parts.iter().copied().collect();
+            let here: BTreeSet<u32> = one.parts.iter().copied().in_set();
             parts.retain(|part| here.contains(part));
         }
         // Their own names tell how many there are.

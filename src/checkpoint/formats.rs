@@ -17,7 +17,7 @@ use crate::lack::Lack;
 use crate::names::{are_steps, is_aside, is_numbered, is_of_one, ranks, series};
 use crate::progress::{Number, Place, Told, told};
 use crate::{Checkpoint, Format, Standing, safetensors, torch};
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 
 /// How one writer lays a checkpoint out in a folder.
 pub(crate) struct Row {
@@ -288,7 +288,7 @@ fn judged(folder: &Folder<'_>, row: &Row, above: Told) -> Checkpoint {
         extent => extent,
     };
     let mut parts: BTreeSet<u32> =
-        row.parts.iter().flat_map(|(before, after)| folder.numbers(before, after)).collect();
+        row.parts.iter().flat_map(|(before, after)| folder.numbers(before, after)).in_set();
     if row.format == Format::Dcp {
         parts.extend(dcp::parts(folder));
     }

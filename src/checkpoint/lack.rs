@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use text::lang::Text;
+use text::order::InOrder;
 use text::text;
 
 /// A part that is not there, or not whole. Names are those of files below the checkpoint.
@@ -125,7 +126,7 @@ pub(crate) fn gaps(numbers: Vec<u32>, least: u32) -> Vec<Lack> {
 
 /// So many of them, counted from `first` on.
 pub(crate) fn first_gaps(numbers: Vec<u32>, first: u32, least: u32, most: usize) -> Vec<Lack> {
-    let numbers: BTreeSet<u32> = numbers.into_iter().collect();
+    let numbers: BTreeSet<u32> = numbers.into_iter().in_set();
     let count = numbers.last().map_or(0, |last| last.saturating_add(1)).max(least);
     let missing: Vec<u32> =
         (first..count).filter(|one| !numbers.contains(one)).take(most).collect();

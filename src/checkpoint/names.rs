@@ -6,6 +6,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use crate::progress::{Counted, Found, Place, Told, has_date, is_remarkable, numbers, told, words};
+use text::order::InOrder;
 
 /// Whether `name` is `before` and a number.
 pub(crate) fn is_numbered(name: &str, before: &str) -> bool {
@@ -31,7 +32,7 @@ const SAVES: &[&str] = &["ckpt", "checkpoint", "backup", "snapshot"];
 pub(crate) fn are_steps(names: &[String], above: Told) -> bool {
     let step = above.place().and_then(Place::step);
     let only = |name: &String| told(name).only?.whole().filter(|only| Some(*only) != step);
-    let numbers: BTreeSet<u64> = names.iter().filter_map(only).collect();
+    let numbers: BTreeSet<u64> = names.iter().filter_map(only).in_set();
     let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { return false };
     let count = u64::try_from(numbers.len()).unwrap_or(u64::MAX);
     *first > 1 || last - first >= count

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::folder::Folder;
 use crate::lack::Lack;
+use text::order::InOrder;
 
 /// Maximum bytes of a header, as its reader allows.
 const HEADER: u64 = 100_000_000;
@@ -193,7 +194,7 @@ pub(crate) fn missing_shards(folder: &Folder<'_>) -> Option<Vec<Lack>> {
     };
     let here: Vec<(u32, u32)> = names.iter().filter_map(of).collect();
     let count = here.iter().map(|(_, count)| *count).max()?;
-    let numbers: BTreeSet<u32> = here.into_iter().map(|(number, _)| number).collect();
+    let numbers: BTreeSet<u32> = here.into_iter().map(|(number, _)| number).in_set();
     let missing = (1..=count).filter(|one| !numbers.contains(one)).take(64);
     let name = |one| format!("shard-00001-model-{one:05}-of-{count:05}.safetensors");
     Some(missing.map(|one| Lack::Missing(name(one))).collect())

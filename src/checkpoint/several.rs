@@ -13,7 +13,7 @@ use crate::lack::{Lack, first_gaps};
 use crate::names::{self, Ranked};
 use crate::progress::{Place, Told, told};
 use crate::{Checkpoint, Format, Standing};
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 
 /// A folder that was searched.
 pub(crate) struct Searched {
@@ -46,7 +46,7 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
         found.extend(sets);
     }
     let runs: BTreeSet<String> =
-        found.iter().filter(|one| !one.standing.is_aside).flat_map(own_words).collect();
+        found.iter().filter(|one| !one.standing.is_aside).flat_map(own_words).in_set();
     let mut of_steps: BTreeMap<Option<Place>, Vec<Checkpoint>> = BTreeMap::new();
     for one in found {
         of_steps.entry(one.standing.place.filter(|_| one.standing.is_own)).or_default().push(one);
@@ -76,7 +76,7 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
             main.extend(beside);
             // Each has ranks of its own, and some may be parts of one.
             let series = |one: &Checkpoint| names::series(&one.own_name());
-            let all: BTreeSet<String> = main.iter().map(series).collect();
+            let all: BTreeSet<String> = main.iter().map(series).in_set();
             let are_parts = all.len() < main.len();
             for one in main {
                 let kind = || names::kind(&one.own_name(), one.step);
@@ -111,7 +111,7 @@ pub(crate) fn of_one_folder(files: Vec<Checkpoint>) -> Vec<Checkpoint> {
 fn own_words(one: &Checkpoint) -> BTreeSet<String> {
     let series = names::kind(&one.own_name(), one.step).to_ascii_lowercase();
     let words = series.split(|letter: char| !letter.is_ascii_alphanumeric());
-    words.filter(|word| !names::is_never_alone(word)).map(str::to_owned).collect()
+    words.filter(|word| !names::is_never_alone(word)).map(str::to_owned).in_set()
 }
 
 /// The files of all ranks of one step.

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use crate::Checkpoint;
 use crate::names::{self, are_steps, series};
 use crate::progress::{Place, Told, is_remarkable, stage_of, told};
+use text::order::InOrder;
 
 /// Checkpoints that show how a program numbers and writes them.
 const SERIES: usize = 3;
@@ -23,7 +24,7 @@ pub(crate) fn strays(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
     };
     let put_aside = whole.iter().copied().filter(is_put_aside).collect();
     let all = [lone(&whole), bare(&whole), nested(&whole), put_aside];
-    all.into_iter().flatten().map(|one| one.path.clone()).collect()
+    all.into_iter().flatten().map(|one| one.path.clone()).in_set()
 }
 
 fn grouped<'f, K: Ord>(
@@ -48,7 +49,7 @@ fn series_of(one: &Checkpoint) -> String {
 }
 
 fn places(all: &[&Checkpoint]) -> BTreeSet<Place> {
-    all.iter().filter_map(|one| one.standing.place).collect()
+    all.iter().filter_map(|one| one.standing.place).in_set()
 }
 
 /// The only ones of their name, after which three of another name with smaller steps were written: what was downloaded,

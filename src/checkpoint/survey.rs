@@ -15,6 +15,7 @@ use crate::progress::{Told, is_remarkable, step_of, told};
 use crate::several::{self, Searched};
 use crate::{Checkpoint, Format};
 use text::lang::failure;
+use text::order::InOrder;
 use text::text;
 
 /// Bounds of a walk.
@@ -260,7 +261,7 @@ fn of_another_program(found: &[Checkpoint]) -> BTreeSet<String> {
         }
     }
     unfinished.retain(|series, count| *count >= several::OF_ANOTHER && !finished.contains(series));
-    unfinished.into_keys().collect()
+    unfinished.into_keys().in_set()
 }
 
 /// Marks the checkpoint of the folder that its program names as its last one, with the time of that: after steps went

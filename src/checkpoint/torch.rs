@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use crate::folder::{Folder, Parts};
 use crate::lack::Lack;
 use crate::zip::{LOCAL, OBJECTS, Zip};
+use text::order::InOrder;
 use text::pickle::{PROTO, Tree, Value, read_first, read_hollow};
 
 /// The pickled number with which the older form begins, without its first instructions: LONG1 of ten bytes, STOP.
@@ -74,7 +75,7 @@ fn storages<'t>(tree: &'t Tree<'_>) -> BTreeMap<&'t str, Option<u64>> {
 fn records(zip: &mut Zip) -> Result<(), Lack> {
     let file = zip.name().to_owned();
     let has: BTreeMap<String, u64> =
-        zip.records().map(|(name, bytes)| (name.to_owned(), bytes)).collect();
+        zip.records().map(|(name, bytes)| (name.to_owned(), bytes)).in_map();
     let is_own = |name: &String| OWN.contains(&name.as_str()) || name.starts_with(".data/");
     if !has.contains_key("data.pkl") {
         // Programs have archives of their own, such as those of torch.package.

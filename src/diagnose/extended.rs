@@ -11,6 +11,7 @@ use super::catalogue::{Catalogue, catalogue};
 use super::rows::{Flaw, Row, RowIndex, USER_EXCEPTION};
 use text::lang::Text;
 use text::nearest::nearest;
+use text::order::InOrder;
 use text::pattern::{self, compile};
 use text::text;
 
@@ -63,7 +64,7 @@ impl Catalogue {
             }
         }
         let own = all.len();
-        let ids: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+        let ids: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).in_set();
         let known = catalogue().rows().iter().filter(|row| !ids.contains(row.id.as_str()));
         all.extend(known.cloned());
         // No single row is at fault.
@@ -105,7 +106,7 @@ impl Catalogue {
                 .into_iter()
                 .flat_map(|text| placeholders(text))
                 .filter(|name| !groups.contains(*name))
-                .collect();
+                .in_set();
             flaws.extend(names.into_iter().map(|name| no_group(row, key, name, &groups)));
         }
         for (key, ids) in [("clears", &row.clears), ("leads_to", &row.leads_to)] {

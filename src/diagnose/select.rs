@@ -16,7 +16,7 @@ use super::evidence::{Evidence, Frame, Node};
 use super::rows::{Role, RowIndex, Stream, filled};
 use super::run::Ended;
 use super::scan::Scanned;
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use text::rank::GlobalRank;
 use verdict::{AlsoFailed, Confidence, Victims, Why};
 
@@ -325,7 +325,7 @@ fn independent_of(chosen: &Candidate<'_>, other: &Candidate<'_>) -> bool {
 fn victims(catalogue: &Catalogue, cause: &Cause, findings: &[Evidence]) -> Vec<Victims> {
     let mut of_rank: BTreeMap<GlobalRank, RowIndex> = BTreeMap::new();
     let mut own: BTreeSet<GlobalRank> =
-        cause.why.rank.iter().chain(&cause.why.missing).map(|rank| GlobalRank(*rank)).collect();
+        cause.why.rank.iter().chain(&cause.why.missing).map(|rank| GlobalRank(*rank)).in_set();
     for one in findings {
         let (Some(rank), Some(row)) = (one.rank, catalogue.row(one.row)) else { continue };
         match row.role {
@@ -382,8 +382,8 @@ pub(super) fn stragglers(cause: &Evidence, findings: &[Evidence]) -> Vec<GlobalR
         let of_row = findings.iter().filter(|one| one.row == cause.row);
         of_row.filter_map(|one| Some((one, one.rank?, sequence(one)?)))
     };
-    let waited: BTreeMap<GlobalRank, u64> = lines().map(|(_, rank, at)| (rank, at)).collect();
-    let groups: BTreeSet<Option<&str>> = lines().map(|(one, ..)| group(&one.text)).collect();
+    let waited: BTreeMap<GlobalRank, u64> = lines().map(|(_, rank, at)| (rank, at)).in_map();
+    let groups: BTreeSet<Option<&str>> = lines().map(|(one, ..)| group(&one.text)).in_set();
     if waited.len() < 2 || groups.len() > 1 {
         return Vec::new();
     }

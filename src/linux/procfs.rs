@@ -21,6 +21,7 @@ use crate::cgroups::memberships;
 use crate::deadline::with_deadline;
 use crate::host::Host;
 use text::mask;
+use text::order::InOrder;
 
 /// The variable that marks every process of a job: `<job>:<agent pid>:<agent start
 /// ticks>`. Supervision sets it, and the stale scan of a later run looks for it.
@@ -146,7 +147,7 @@ impl Process {
         for process in all.values() {
             children.entry(process.ppid).or_default().push(process);
         }
-        let mut seen: BTreeSet<i32> = roots.iter().copied().collect();
+        let mut seen: BTreeSet<i32> = roots.iter().copied().in_set();
         let mut open: Vec<i32> = seen.iter().copied().collect();
         let mut found = Vec::new();
         while let Some(pid) = open.pop() {
@@ -303,7 +304,7 @@ impl ProcessFiles<'_> {
     /// Minors of the open `/dev/nvidia[0-9]+`. Empty also if the table may not be read.
     pub fn gpu_minors(self) -> BTreeSet<u32> {
         let minor = |target: PathBuf| target.to_str()?.strip_prefix("/dev/nvidia")?.parse().ok();
-        self.descriptors().filter_map(minor).collect()
+        self.descriptors().filter_map(minor).in_set()
     }
 
     fn descriptors(self) -> impl Iterator<Item = PathBuf> + use<> {

@@ -20,6 +20,7 @@ use crate::devices::Hardware;
 use linux::cpus::CpuList;
 use node::observe::Facts;
 use settings::{Bind, Settings};
+use text::order::InOrder;
 use text::text;
 use verdict::Id;
 
@@ -86,7 +87,7 @@ pub fn choose(
         .iter()
         .map(|(node, cpus)| (*node, cpus.and(&facts.limits.allowed)))
         .filter(|(_, cpus)| !cpus.is_empty())
-        .collect();
+        .in_map();
     let mut cpus: Vec<Option<CpuList>> = match hardware {
         Hardware::Gpus => {
             (0..nproc).map(|rank| usable.get(&node_of(rank, gpus, facts)?).cloned()).collect()

@@ -13,6 +13,7 @@ use crate::{Layout, Membership, Plan};
 use node::observe::Facts;
 use settings::contract::{Contract, Field, Reading};
 use settings::{Engine, Settings};
+use text::order::InOrder;
 use text::rank::RankId;
 use text::text;
 
@@ -187,7 +188,7 @@ pub fn removed(facts: &Facts, engine: Engine) -> Vec<String> {
         .map(str::to_owned)
         .chain(facts.contract.pet_variables.iter().map(|claim| claim.variable.clone()))
         .chain(stale.cloned())
-        .collect();
+        .in_set();
     names.into_iter().collect()
 }
 
@@ -210,5 +211,5 @@ pub fn rank_env(plan: &Plan, rank: RankId) -> BTreeMap<String, OsString> {
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value.into()))
-    .collect()
+    .in_map()
 }

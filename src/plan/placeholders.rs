@@ -15,6 +15,7 @@ use settings::{ArgumentsIf, Placeholder, PlannedSize, Program, Select, Settings}
 use text::lang::Text;
 use text::mask::mask_args;
 use text::nearest::nearest;
+use text::order::InOrder;
 use text::text;
 use verdict::{Id, Refusal, Warning};
 
@@ -164,7 +165,7 @@ pub fn select(
         }
         return Ok(row.values.clone());
     }
-    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.values.keys()).collect();
+    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.values.keys()).in_set();
     let used: Vec<String> = names
         .into_iter()
         .filter(|name| arguments.iter().any(|argument| mentions(argument, name)))
@@ -197,7 +198,7 @@ fn refuse(
         .filter(|total| total.checked_rem(nnodes) == Some(0))
         .filter_map(|total| total.checked_div(nnodes))
         .filter(|nproc| (1..=most).contains(nproc))
-        .collect();
+        .in_set();
     let reachable: Vec<u32> = reachable.into_iter().collect();
     let Text { en, zh } = one_of(&reachable);
     // Another number of processes per node would wait for nodes that do not exist.

@@ -4,10 +4,9 @@
 //! drops ports for one [`Reason`]; a step that would drop all ports drops none. Devices that the
 //! user named are handled in [`crate::hcas`].
 
-use std::collections::BTreeSet;
-
 use node::observe::{Gpu, Hca, HcaPort, NetworkFacts};
 use text::lang::Text;
+use text::order::InOrder;
 
 /// One port of one device.
 #[derive(Debug, Clone, Copy)]
@@ -134,7 +133,7 @@ impl<'a> Rails<'a> {
     where
         'a: 'b,
     {
-        ports.into_iter().map(|port| port.hca.name.as_str()).collect::<BTreeSet<&str>>().len()
+        ports.into_iter().map(|port| port.hca.name.as_str()).in_set().len()
     }
 
     /// Keeps the fastest class of ports, unless it is a single exception.

@@ -12,6 +12,7 @@ use settings::contract::{Claim, Contract};
 use settings::torchrun_options::{Becomes, TorchrunOption};
 use settings::{Settings, Source};
 use text::lang::Text;
+use text::order::InOrder;
 use text::text;
 use verdict::Id;
 
@@ -32,7 +33,7 @@ pub(super) fn passed(
         };
         is_passed.then(|| (option.name, claim.value.clone()))
     });
-    passed.collect()
+    passed.in_map()
 }
 
 /// Warns of each variable without effect that the job may count on.

@@ -29,6 +29,7 @@ use node::observe::{GpuSource, Limits};
 use node::probe::NvmlGpu;
 use plan::Plan;
 use settings::{Reaction, Rule};
+use text::order::InOrder;
 use text::rank::{GlobalRank, LocalRank};
 use tokio::sync::Notify;
 use verdict::outcome::{Notice, Planned, RankUnit};
@@ -174,7 +175,7 @@ pub(super) fn watch_rules(
         return WatchedRanks::default();
     }
     let own = plan.gpus.iter().filter(|gpu| gpu.selected);
-    let own: BTreeSet<_> = own.map(|gpu| gpu.index).collect();
+    let own: BTreeSet<_> = own.map(|gpu| gpu.index).in_set();
     let gpus = move || {
         let gpus = (sources.gpus)(&sources.host, GPUS);
         let of_job = gpus.into_iter().filter(|gpu| own.contains(&gpu.index));

@@ -10,7 +10,6 @@
 //! it, never the exit code, and no more than the time that is left. Node 0 asks the others for their histories;
 //! they stay until it has them.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +35,7 @@ use report::{Ending, files};
 use supervise::EndStep;
 use supervise::inject::RECORD;
 use text::lang::{Lang, Text, cause};
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use text::text;
 
 /// If the log files are written within this time, run.json is written only once.
@@ -403,7 +402,7 @@ impl Recorded {
     /// Number of ranks that have written something. A rank may have a recorder for each backend.
     fn ranks(&self) -> usize {
         let ranks = self.files.iter().filter_map(|(name, _)| name_of(Path::new(name)));
-        ranks.map(|(_, rank)| rank).collect::<BTreeSet<u32>>().len()
+        ranks.map(|(_, rank)| rank).in_set().len()
     }
 
     /// Names the ranks that kept the others waiting, or the way to find them. `folder`: the later place

@@ -24,6 +24,7 @@ use settings::contract::{Contract, Field};
 use settings::{Need, Program, Settings};
 use text::lang::Text;
 use text::mask::mask_args;
+use text::order::InOrder;
 use text::text;
 use verdict::{Id, Refusal, Warning};
 
@@ -311,7 +312,7 @@ fn nccl_digest(facts: &Facts) -> Option<String> {
         // The first source of a name wins.
         .rev()
         .map(|setting| (setting.name.as_str(), setting.value.as_str()))
-        .collect();
+        .in_map();
     (!settings.is_empty()).then(|| observe::digest(format!("{settings:?}").as_bytes()))
 }
 

@@ -6,7 +6,6 @@
 //! so that a refused launch has ended nothing. [`preflight::clear`] decides which processes are stale,
 //! and which may be ended.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +26,7 @@ use settings::launchers::{Launcher, PythonProgram, PythonRun};
 use settings::{Program, Settings, StaleMode};
 use text::escape::printable;
 use text::lang::Text;
+use text::order::InOrder;
 use text::text;
 use verdict::{Id, Refusal, Severity, Warning};
 
@@ -399,7 +399,7 @@ pub(super) fn request(settings: &Settings, plan: &Plan, facts: &Facts) -> Reques
         .filter_map(|gpu| gpu.health.processes.as_ref())
         .flatten()
         .filter_map(|process| i32::try_from(process.pid).ok())
-        .collect::<BTreeSet<i32>>()
+        .in_set()
         .into_iter()
         .collect();
     let member = &plan.membership;

@@ -16,7 +16,7 @@ use diagnose::stacks::{
 };
 use monitor::socket::{Job, JobStacks, Unanswered};
 use text::lang::{Lang, Text, counted, leading};
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use text::ranges::listed;
 use text::rank::GlobalRank;
 use text::text;
@@ -64,7 +64,7 @@ impl Shown {
     /// The nodes of these ranks: `0-1`.
     fn nodes_of(&self, ranks: &[GlobalRank]) -> (usize, String) {
         let nodes: BTreeSet<u32> =
-            ranks.iter().filter_map(|rank| self.nodes.get(rank).copied()).collect();
+            ranks.iter().filter_map(|rank| self.nodes.get(rank).copied()).in_set();
         (nodes.len(), listed(nodes, '-'))
     }
 }

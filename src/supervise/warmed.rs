@@ -25,6 +25,7 @@ use linux::deadline::in_thread;
 use linux::own_executable;
 use linux::sys::{self, Dispositions, PollFd, PollFlags, Signal, SignalQueue, SignalSet, poll};
 use text::lang::Text;
+use text::order::InOrder;
 use text::text;
 use verdict::outcome::End;
 
@@ -108,7 +109,7 @@ fn request_of_rank(command: &Command) -> io::Result<OwnedFd> {
     let executable = own_executable::path()?;
     let argv: Vec<OsString> =
         std::iter::once(executable.into_os_string()).chain(std::env::args_os().skip(1)).collect();
-    let shim: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    let shim: BTreeMap<OsString, OsString> = std::env::vars_os().in_map();
     let mut rank = shim.clone();
     for (name, value) in command.get_envs() {
         match value {

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::folder::Folder;
 use crate::lack::{Lack, gaps};
 use crate::zip::{self, LOCAL};
+use text::order::InOrder;
 use text::pickle::{PickleFlaw, Value, read_rows};
 
 const METADATA: &str = ".metadata";
@@ -31,7 +32,7 @@ pub(super) fn parts(folder: &Folder<'_>) -> BTreeSet<u32> {
         let (rank, _) = name.strip_prefix("__")?.strip_suffix(".distcp")?.split_once('_')?;
         rank.parse().ok()
     };
-    folder.entries.keys().filter_map(rank).collect()
+    folder.entries.keys().filter_map(rank).in_set()
 }
 
 pub(super) fn lacks(folder: &Folder<'_>) -> Vec<Lack> {

@@ -11,6 +11,7 @@ use crate::lack::{Lack, gaps};
 use crate::names::is_numbered;
 use crate::progress::step_of;
 use crate::{safetensors, torch, zip};
+use text::order::InOrder;
 use text::pickle::{Value, read_hollow};
 
 pub(super) fn name(folder: &Folder<'_>) -> String {
@@ -330,7 +331,7 @@ fn missing_ranks(folders: &[String]) -> impl Iterator<Item = String> {
     let of = |name: &String| -> Option<Vec<u32>> {
         name.strip_prefix("mp_rank_")?.split('_').map(|rank| rank.parse().ok()).collect()
     };
-    let here: BTreeSet<Vec<u32>> = folders.iter().filter_map(of).collect();
+    let here: BTreeSet<Vec<u32>> = folders.iter().filter_map(of).in_set();
     let depth = here.iter().map(Vec::len).max().unwrap_or(0);
     let last = |at: usize| here.iter().filter_map(|ranks| ranks.get(at)).max().copied();
     let mut all: Vec<Vec<u32>> = vec![Vec::new()];

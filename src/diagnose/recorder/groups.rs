@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::dump::{Dump, Entry};
+use text::order::InOrder;
 
 /// torch's name of the group of all ranks.
 pub const DEFAULT_GROUP: &str = "default_pg";
@@ -205,20 +206,20 @@ impl<'d> Groups<'d> {
             return;
         }
         let free: BTreeSet<u32> =
-            (0..self.world).filter(|rank| !self.is_only_in_default(*rank)).collect();
+            (0..self.world).filter(|rank| !self.is_only_in_default(*rank)).in_set();
         let has_lost = |(rank, record): (&u32, &&RankRecord)| {
             record.dumps.iter().any(|dump| dump.lost).then_some(*rank)
         };
-        let lost: BTreeSet<u32> = self.records.iter().filter_map(has_lost).collect();
+        let lost: BTreeSet<u32> = self.records.iter().filter_map(has_lost).in_set();
         let sees_all = self.silent().is_empty();
         for group in self.all.iter_mut().filter(|group| !group.is_whole) {
-            let known: BTreeSet<u32> = group.tracks.keys().copied().collect();
+            let known: BTreeSet<u32> = group.tracks.keys().copied().in_set();
             let mut others = free.difference(&known).copied();
             let (other, another) = (others.next(), others.next());
             group.is_whole = other.is_none() || (known.len() == 1 && another.is_none());
             group.is_proven = group.entered_by_all() > 0 && sees_all && lost.is_subset(&known);
             let other = other.filter(|_| group.is_whole);
-            let members: BTreeSet<u32> = known.iter().copied().chain(other).collect();
+            let members: BTreeSet<u32> = known.iter().copied().chain(other).in_set();
             group.members = members.into_iter().collect();
         }
     }

@@ -21,7 +21,7 @@ use super::mismatch::{Differs, mismatch, pair_mismatch};
 use super::place::{Collective, Place, circles, collective_places, left_by_some, pair_places};
 use crate::Frame;
 use text::lang::Text;
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use text::ranges::listed;
 use verdict::Confidence;
 
@@ -157,13 +157,13 @@ pub fn judge(job: &Job) -> Hang {
     culprits.dedup_by_key(|(culprit, _)| (culprit.kind, culprit.rank));
     let confidence = culprits.iter().map(|(_, confidence)| *confidence).min();
     let culprits: Vec<Culprit> = culprits.into_iter().map(|(culprit, _)| culprit).collect();
-    let blamed: BTreeSet<u32> = culprits.iter().filter_map(|culprit| culprit.rank).collect();
+    let blamed: BTreeSet<u32> = culprits.iter().filter_map(|culprit| culprit.rank).in_set();
     let waiting: BTreeSet<u32> = places
         .iter()
         .flat_map(|place| &place.here)
         .map(|(rank, _)| *rank)
         .filter(|rank| !blamed.contains(rank))
-        .collect();
+        .in_set();
     Hang {
         moves: culprits.is_empty() && !waiting.is_empty() && stood == Stood::Moves,
         culprits,
@@ -191,7 +191,7 @@ fn entered(places: &[Place<'_>]) -> BTreeMap<u32, Collective> {
             }
         }
     }
-    last.into_iter().map(|(rank, (_, collective))| (rank, collective.clone())).collect()
+    last.into_iter().map(|(rank, (_, collective))| (rank, collective.clone())).in_map()
 }
 
 /// The longest wait when the ranks were read, and whether the wait lasted at least that long.
@@ -253,7 +253,7 @@ fn culprits(groups: &Groups<'_>, places: &[Place<'_>], stood: Stood) -> Vec<(Cul
     }
     let sure = if stood == Stood::Proven { Confidence::Certain } else { Confidence::Likely };
     let waits: BTreeSet<u32> =
-        places.iter().flat_map(|place| &place.here).map(|(rank, _)| *rank).collect();
+        places.iter().flat_map(|place| &place.here).map(|(rank, _)| *rank).in_set();
     for (rank, at) in circles(places) {
         let Some(place) = places.get(at) else { continue };
         let frame = place.entry_of(rank).and_then(|entry| entry.frame.as_deref().cloned());
@@ -409,7 +409,7 @@ fn left_too_early(
         .filter(is_ahead)
         .flat_map(|other| other.here.iter().map(|(rank, _)| *rank))
         .filter(is_unknown)
-        .collect();
+        .in_set();
     if ahead.len() >= place.here.len() {
         return;
     }

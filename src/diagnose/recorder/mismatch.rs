@@ -4,12 +4,12 @@
 //! comparisons of `torch.distributed.flight_recorder` (states, dtypes of inputs with dtypes of outputs) distinguish
 //! no rank from another.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::dump::{Entry, Tensors};
 use super::groups::Step;
 use super::op::{Op, Sizes};
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Differs {
@@ -121,7 +121,7 @@ fn sides_of(mut classes: Vec<Class<'_>>) -> Vec<Side<'_>> {
     let shown_by = |most: usize, both: bool| -> Vec<String> {
         classes.iter().map(|(_, entry, name)| shown(entry, name, most, both)).collect()
     };
-    let apart = |texts: &Vec<String>| texts.iter().collect::<BTreeSet<_>>().len() == texts.len();
+    let apart = |texts: &Vec<String>| texts.iter().in_set().len() == texts.len();
     let texts = Some(shown_by(FEW, false))
         .filter(apart)
         .or_else(|| Some(shown_by(FEW, true)).filter(apart))

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::dump::Entry;
 use super::groups::{Come, Group, Groups, Step, Track};
 use crate::Frame;
+use text::order::InOrder;
 
 /// The collective, send or receive in which others wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +116,7 @@ pub(super) fn collective_places<'d>(
 pub(super) fn left_by_some<'d>(at: usize, group: &Group<'d>) -> Vec<Place<'d>> {
     let passed = group.entered_by_all();
     let open = group.tracks.values().filter_map(|track| track.open_after(0));
-    let seqs: BTreeSet<i64> = open.filter(|seq| *seq <= passed).collect();
+    let seqs: BTreeSet<i64> = open.filter(|seq| *seq <= passed).in_set();
     let of_seq = |seq: &i64| {
         let step =
             |(rank, track): (&u32, &Track<'d>)| Some((*rank, track.collectives.get(seq)?.clone()));

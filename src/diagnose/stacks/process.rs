@@ -14,7 +14,7 @@ use super::layout::{self, Version};
 use super::memory::{ProcessMemory, Unread};
 use super::python::{Frame, Interpreter, PythonStack, PythonThread, ThreadPlace, is_default};
 use linux::procfs;
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 
 /// Maximum number of threads of a process that are read; the others are counted.
 const MOST_THREADS: usize = 1024;
@@ -124,7 +124,7 @@ fn join(
     state: impl Fn(i32) -> Option<KernelState>,
     pid: i32,
 ) -> (Vec<ThreadStack>, usize) {
-    let known: BTreeSet<i32> = stacks.iter().filter_map(|stack| stack.tid).collect();
+    let known: BTreeSet<i32> = stacks.iter().filter_map(|stack| stack.tid).in_set();
     let mut threads = Vec::new();
     for PythonThread { tid, place, stack } in stacks {
         let look = || (holds_gil(place), tid.and_then(&state));

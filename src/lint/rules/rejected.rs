@@ -8,6 +8,7 @@ use crate::workload::Workload;
 use adopt::shell::is_template;
 use std::collections::BTreeSet;
 use text::lang::Text;
+use text::order::InOrder;
 use text::text;
 use text::yaml::{Node, NodeKind, Scalar};
 
@@ -275,7 +276,7 @@ fn volumes<'a>(job: &Workload<'a>, group: &Group<'a>) -> Option<BTreeSet<&'a str
         .flat_map(Node::list)
         .filter_map(|claim| claim.at(&["metadata", "name"])?.text());
     let own = group.pod.items("volumes").filter_map(|volume| volume.get("name")?.text());
-    let all: BTreeSet<&str> = own.chain(claims).collect();
+    let all: BTreeSet<&str> = own.chain(claims).in_set();
     // An operator whose variables are not known may add volumes as well.
     let known = group.whole && !job.kind.sets.contains(&"");
     (known && !all.iter().any(|name| is_template(name))).then_some(all)

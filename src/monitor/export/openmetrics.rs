@@ -9,6 +9,7 @@ use strum::VariantArray;
 use MetricKind::{Counter, Gauge};
 
 use crate::status::{NodeStatus, Phase, RankState, RankStatus};
+use text::order::InOrder;
 
 /// The format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -357,7 +358,7 @@ fn of_findings(page: &mut Page, status: &NodeStatus) {
         "The share of their time that the others lose by a rank that is late.",
         status.slow.iter().map(|slow| ([("rank", slow.rank.to_string())], slow.lost)),
     );
-    let kinds: BTreeSet<&str> = status.abnormal.iter().map(|reason| reason.kind.into()).collect();
+    let kinds: BTreeSet<&str> = status.abnormal.iter().map(|reason| reason.kind.into()).in_set();
     page.family(
         Gauge,
         "node_abnormal",

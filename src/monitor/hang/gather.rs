@@ -26,6 +26,7 @@ use linux::deadline::spawn_detached;
 use linux::procfs::Process;
 use text::escape::printable;
 use text::lang::Text;
+use text::order::InOrder;
 use text::rank::GlobalRank;
 
 /// Time limit for the stacks and the records of all ranks, for NCCL, and for the node with its driver.
@@ -66,7 +67,7 @@ pub(crate) fn evidence(
     let mut dead = dead_children(&all, &programs);
     let mut records = told.recv_timeout(READING + SPARE).unwrap_or_default();
     let mut stacks: BTreeMap<GlobalRank, _> =
-        stacks.into_iter().map(|stacks| (stacks.rank, stacks)).collect();
+        stacks.into_iter().map(|stacks| (stacks.rank, stacks)).in_map();
     programs
         .iter()
         .map(|running| {

@@ -15,7 +15,7 @@ use super::{NodeEvidence, RankEvidence};
 use diagnose::Frame;
 use diagnose::recorder::{Collective, HangKind};
 use text::lang::Text;
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use verdict::Confidence;
 
 /// A rank that the others wait for.
@@ -133,7 +133,7 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         |suspect: &Suspect| suspect.rank.is_none() || suspect.kind == HangKind::Deadlock;
     if patient && blamed.iter().all(only_waits) {
         let came = |rank: &u32| scene.evidence(*rank).is_some_and(|of| of.may_have_come);
-        let by: BTreeSet<u32> = waiting.iter().copied().chain(numbers()).filter(came).collect();
+        let by: BTreeSet<u32> = waiting.iter().copied().chain(numbers()).filter(came).in_set();
         if !by.is_empty() {
             return Judgement::HeldUp { by: by.into_iter().collect(), gives_up_ns, seen: None };
         }
@@ -173,7 +173,7 @@ pub fn judge(nodes: &[NodeEvidence], silent: &[u32], patient: bool) -> Judgement
         && scene.recorded.as_ref().is_some_and(|hang| hang.confidence == Confidence::Certain);
     let known = culprits.iter().all(|one| one.kind != Kind::Unknown);
     let confidence = if certain && known { Confidence::Certain } else { Confidence::Likely };
-    let named: BTreeSet<u32> = culprits.iter().filter_map(|one| one.rank).collect();
+    let named: BTreeSet<u32> = culprits.iter().filter_map(|one| one.rank).in_set();
     let mut by_node: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for rank in waiting.iter().filter(|rank| !named.contains(rank)) {
         if let Some((node, _)) = scene.ranks.get(rank) {

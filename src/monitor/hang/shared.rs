@@ -19,6 +19,7 @@ use linux::deadline::millis;
 use logs::Logs;
 use settings::Reaction;
 use text::mask;
+use text::order::InOrder;
 use text::rank::{GlobalRank, RankId};
 use verdict::outcome::Planned;
 
@@ -185,7 +186,7 @@ impl SharedJob {
     pub(super) fn look(&self) {
         let state = self.state_now();
         let pids: BTreeMap<GlobalRank, i32> =
-            state.ranks.values().map(|running| (running.rank, running.pid)).collect();
+            state.ranks.values().map(|running| (running.rank, running.pid)).in_map();
         let is_quiet = state.progress.is_quiet(Instant::now());
         drop(state);
         let (logs, planned) = (&self.watched.logs, self.watched.planned);

@@ -7,6 +7,7 @@ use super::{NodeEvidence, RankEvidence};
 use crate::watch::{RasVerdict, rank_record};
 pub(super) use diagnose::recorder::Culprit as Suspect;
 use diagnose::recorder::{self, Collective, HangKind, Job};
+use text::order::InOrder;
 use text::rank::GlobalRank;
 
 /// The evidence of all nodes, with what it shows of each rank.
@@ -27,7 +28,7 @@ impl<'e> Scene<'e> {
         let ranks: BTreeMap<u32, (u32, &RankEvidence)> = nodes
             .iter()
             .flat_map(|node| node.ranks.iter().map(move |rank| (rank.rank.0, (node.node, rank))))
-            .collect();
+            .in_map();
         let seen = ranks.iter().map(|(rank, (_, of))| (*rank, doing::seen(of))).collect();
         let world = nodes.iter().map(|node| node.world).max();
         let records =
@@ -120,7 +121,7 @@ impl<'e> Scene<'e> {
             // A circle has more than one group: a rank in the group of all ranks only waits for it, if the others make one.
             let of_all = |suspect: &Suspect| suspect.collective.as_ref().is_some_and(is_of_all);
             let others_groups: BTreeSet<_> =
-                blamed.iter().filter(|suspect| !of_all(suspect)).map(group).collect();
+                blamed.iter().filter(|suspect| !of_all(suspect)).map(group).in_set();
             let is_victim = |suspect: &Suspect| match least < most {
                 true => Some(size(suspect)) != least,
                 false => others_groups.len() > 1 && of_all(suspect),
@@ -134,7 +135,7 @@ impl<'e> Scene<'e> {
             }
             others.extend(victims.into_iter().filter_map(|victim| victim.rank));
         }
-        let named: BTreeSet<u32> = blamed.iter().filter_map(|suspect| suspect.rank).collect();
+        let named: BTreeSet<u32> = blamed.iter().filter_map(|suspect| suspect.rank).in_set();
         waiting.extend(others.into_iter().filter(|rank| !named.contains(rank)));
     }
 
@@ -148,7 +149,7 @@ impl<'e> Scene<'e> {
     pub(super) fn waiting(&self, blamed: &[Suspect]) -> BTreeSet<u32> {
         let hang = self.recorded.as_ref();
         let mut waiting: BTreeSet<u32> =
-            hang.iter().flat_map(|hang| &hang.waiting).copied().collect();
+            hang.iter().flat_map(|hang| &hang.waiting).copied().in_set();
         let culprits = hang.iter().flat_map(|hang| &hang.culprits);
         waiting.extend(culprits.filter(|one| self.waits_inside(one)).filter_map(|one| one.rank));
         let is_blamed = |rank: u32| blamed.iter().any(|suspect| suspect.rank == Some(rank));
@@ -211,13 +212,13 @@ impl<'e> Scene<'e> {
         }
         let entered = |rank: &u32| self.recorded.as_ref().and_then(|hang| hang.entered.get(rank));
         let lines: BTreeSet<&[(String, u64)]> =
-            seen.values().map(|seen| seen.lines.as_slice()).collect();
+            seen.values().map(|seen| seen.lines.as_slice()).in_set();
         if lines.contains(&[][..]) {
             return Vec::new();
         }
         // A rank may be further than another of its group, since a root does not wait for the others.
         let groups: BTreeSet<Option<&str>> =
-            waiting.iter().map(|rank| entered(rank).map(|one| one.group.as_str())).collect();
+            waiting.iter().map(|rank| entered(rank).map(|one| one.group.as_str())).in_set();
         let in_one_group = groups.len() == 1 && groups.iter().all(Option::is_some);
         if lines.len() == 1 || in_one_group {
             let first = waiting.iter().filter_map(entered).min_by_key(|collective| collective.seq);
@@ -280,12 +281,11 @@ pub(super) fn merged_verdict(nodes: &[NodeEvidence], ended: impl Fn(u32) -> bool
 /// other rank is: each of several such ranks may wait in one communicator for another rank that is late in a
 /// second one.
 pub(super) fn by_nccl(of: &RasVerdict) -> Vec<(u32, bool)> {
-    let missing: BTreeSet<u32> =
-        of.dead.iter().chain(&of.unresponsive).map(|rank| rank.0).collect();
+    let missing: BTreeSet<u32> = of.dead.iter().chain(&of.unresponsive).map(|rank| rank.0).in_set();
     if !missing.is_empty() {
         return missing.into_iter().map(|rank| (rank, false)).collect();
     }
-    let behind: BTreeSet<GlobalRank> = of.behind.iter().map(|one| one.rank).collect();
+    let behind: BTreeSet<GlobalRank> = of.behind.iter().map(|one| one.rank).in_set();
     match behind.first() {
         // In a communicator of two ranks, the other rank may have called something of its own.
         Some(rank) if behind.len() == 1 && of.behind.iter().any(|one| one.of > 2) => {

@@ -8,7 +8,7 @@ use super::tracks::Millis;
 use super::{Attempt, NodeHistory, Verdict};
 use crate::steps::{Life, goodput, stood};
 use text::lang::Lang;
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use verdict::{Class, Id};
 
 /// A job, from the launchers whose files are known.
@@ -85,7 +85,7 @@ impl JobHistory {
     pub fn ranks(&self) -> usize {
         let planned = self.lead().plan.world_size as usize;
         let known: BTreeSet<u32> =
-            self.nodes.iter().flat_map(|node| node.ranks.iter().map(|rank| rank.rank)).collect();
+            self.nodes.iter().flat_map(|node| node.ranks.iter().map(|rank| rank.rank)).in_set();
         planned.max(known.len())
     }
 
@@ -251,7 +251,7 @@ type Things = BTreeMap<(Part, String), String>;
 /// All differences, in the order of the parts.
 pub fn differences(first: &JobHistory, second: &JobHistory, lang: Lang) -> Vec<Difference> {
     let (a, b) = (things(first, lang), things(second, lang));
-    let keys: BTreeSet<_> = a.keys().chain(b.keys()).collect();
+    let keys: BTreeSet<_> = a.keys().chain(b.keys()).in_set();
     keys.into_iter()
         .filter(|key| differ(key.0, a.get(*key), b.get(*key)))
         .map(|key| Difference {

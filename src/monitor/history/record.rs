@@ -12,6 +12,7 @@ use super::{
     Words,
 };
 use text::lang::{Lang, Text};
+use text::order::InOrder;
 use text::text;
 
 /// Adds a record to its attempt.
@@ -231,7 +232,7 @@ pub(super) fn own_gpus(document: &Value, task: Option<u32>) -> BTreeSet<u32> {
         gpu["selected"] == true && (task.is_none() || number(&gpu["local_rank"]) == task)
     };
     let gpus = items(&document["gpus"]).iter().filter(is_own);
-    gpus.filter_map(|gpu| number(&gpu["index"])).collect()
+    gpus.filter_map(|gpu| number(&gpu["index"])).in_set()
 }
 
 /// A check, or a warning, which has no severity of its own.

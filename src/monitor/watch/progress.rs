@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use linux::deadline::millis;
+use text::order::InOrder;
 use text::rank::GlobalRank;
 
 /// Part of a core below which a rank does not compute: loops that poll use a few percent.
@@ -350,7 +351,7 @@ impl Progress {
     /// The last collective counters of the ranks. Ranks that have reported none so far are left out.
     pub(crate) fn collectives(&self) -> BTreeMap<GlobalRank, u64> {
         let count = |(rank, track): (&GlobalRank, &Track)| Some((*rank, track.collectives?));
-        self.ranks.iter().filter_map(count).collect()
+        self.ranks.iter().filter_map(count).in_map()
     }
 
     /// Whether some rank waits in a collective.

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::control::{ControlSocket, asked};
 use diagnose::recorder::{self, RankRecord, Read};
+use text::order::InOrder;
 use text::rank::GlobalRank;
 
 /// The counters alone, without the recorded collectives.
@@ -182,7 +183,7 @@ pub(super) fn recorded(folder: &Path, cut: Cut, timeout: Duration) -> Vec<Record
         Some(Recorded { rank: socket.rank.filter(|_| !dumps.is_empty())?, at_ns, dumps })
     };
     let by_rank: BTreeMap<GlobalRank, Recorded> =
-        answers.into_iter().filter_map(trim).map(|found| (found.rank, found)).collect();
+        answers.into_iter().filter_map(trim).map(|found| (found.rank, found)).in_map();
     by_rank.into_values().collect()
 }
 

@@ -20,7 +20,7 @@ use super::node::{NodeReader, NodeReading, NodeSources, Parts, Reason};
 use super::recorders::{Cut, Recorded, recorded};
 use crate::held;
 use diagnose::recorder::{Late, RankRecord, late};
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use text::rank::GlobalRank;
 
 /// The times of the looks.
@@ -308,7 +308,7 @@ impl Tracker {
     /// Adds one look. `late`: the ranks that were late in it.
     fn look(&mut self, late: &[Late]) -> Vec<SlowNews> {
         let late: BTreeMap<GlobalRank, &Late> =
-            late.iter().map(|one| (GlobalRank(one.rank), one)).collect();
+            late.iter().map(|one| (GlobalRank(one.rank), one)).in_map();
         for rank in late.keys() {
             self.0.entry(*rank).or_default();
         }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{AffectedLinks, Link, Outlier, Speed, Trouble, in_megabits};
+use text::order::InOrder;
 
 /// Microseconds; a longer round trip does not occur between two nodes in one data centre.
 const FAR: u64 = 5_000;
@@ -115,8 +116,8 @@ fn places<'a>(odd: &[&'a Link], asked: &[&Link]) -> Vec<(AffectedLinks, Vec<&'a 
         return Vec::new();
     }
     let mut left: BTreeMap<(u32, u32), &Link> =
-        odd.iter().map(|link| ((link.from, link.to), *link)).collect();
-    let nodes: BTreeSet<u32> = asked.iter().flat_map(|link| [link.from, link.to]).collect();
+        odd.iter().map(|link| ((link.from, link.to), *link)).in_map();
+    let nodes: BTreeSet<u32> = asked.iter().flat_map(|link| [link.from, link.to]).in_set();
     let mut found = Vec::new();
     if nodes.len() > 2 && left.len() == asked.len() {
         return vec![(AffectedLinks::All, odd.to_vec())];

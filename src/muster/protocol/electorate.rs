@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use text::order::InOrder;
 use text::run_id::RunId;
 
 /// Most nodes whose places are named: enough for all voters, and for others to hear of the leader.
@@ -45,7 +46,7 @@ pub struct Electorate {
 impl Electorate {
     /// Whether a correct node can have sent it.
     pub(crate) fn is_sound(&self) -> bool {
-        let distinct: BTreeSet<&u32> = self.voters.iter().collect();
+        let distinct: BTreeSet<&u32> = self.voters.iter().in_set();
         self.voters.len() <= VOTERS
             && distinct.len() == self.voters.len()
             && self.voters.first().is_none_or(|first| *first == self.leader)

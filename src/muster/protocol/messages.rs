@@ -15,6 +15,7 @@ use super::summary::{Difference, LinkReport, NodeSummary};
 use crate::links::Link;
 use crate::questions::frames::QuestionFrame;
 use text::lang::Text;
+use text::order::InOrder;
 use text::run_id::RunId;
 use text::text;
 use verdict::Refusal;
@@ -299,7 +300,7 @@ impl Agreement {
     }
 
     fn seats_are_sound(&self) -> bool {
-        let nodes: BTreeSet<u32> = self.seats.iter().copied().collect();
+        let nodes: BTreeSet<u32> = self.seats.iter().copied().in_set();
         let is_of_all = |count: usize| u32::try_from(count) == Ok(self.nnodes);
         self.seats.is_empty() || (is_of_all(self.seats.len()) && is_of_all(nodes.len()))
     }

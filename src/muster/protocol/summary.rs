@@ -12,6 +12,7 @@ use crate::links::{ALL_PAIRS, Link, Outlier};
 use plan::Hardware;
 use settings::{Engine, LayoutRule};
 use text::lang::{Text, between};
+use text::order::InOrder;
 use text::text;
 use verdict::{Id, Refusal, Warning};
 
@@ -347,7 +348,7 @@ impl LinkReport {
                 .iter()
                 .flat_map(|outlier| [outlier.worst.from, outlier.worst.to])
                 .chain(short.lost.iter().map(|(node, _)| *node))
-                .collect();
+                .in_set();
             short.nodes.retain(|one| named.contains(&one.node) || one.endpoint.failed.is_some());
             short.nodes.truncate(4 * SENT);
         }

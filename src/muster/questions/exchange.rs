@@ -16,6 +16,7 @@ use super::frames::{
     Form, LARGEST_DEFLATED, LONGEST_QUESTION, NoAnswer, PART, Packed, QuestionFrame,
 };
 use super::standing::{Lease, Repeated, Room, Standing, later};
+use text::order::InOrder;
 
 /// Maximum bytes of an answer that is sent to the leader at once. Such an answer costs two frames instead of four. If
 /// thousands of nodes answer in the same moment, no answer takes more room than that.
@@ -339,7 +340,7 @@ impl Exchange {
         // The asking node gets its own answer by itself.
         let is_asked = |node: &u32| Some(*node) != asking && !known.contains(node);
         let all = self.nodes.iter().copied().filter(is_asked);
-        let open: BTreeMap<u32, Progress> = all.map(|node| (node, Progress::Asked)).collect();
+        let open: BTreeMap<u32, Progress> = all.map(|node| (node, Progress::Asked)).in_map();
         let others = open.keys().copied().filter(|node| *node != self.me);
         let (there, gone): (Vec<u32>, Vec<u32>) =
             others.partition(|node| !self.leads() || is_there(*node));

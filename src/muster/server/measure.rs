@@ -21,6 +21,7 @@ use crate::protocol::{
     Difference, FromMember, FromNode0, LinkReport, Loss, MeasureEndpoint, NodeResult, NodeSummary,
 };
 use crate::session::Config;
+use text::order::InOrder;
 
 /// Maximum number of directions that are measured a second time, since one busy moment proves nothing.
 const DOUBTFUL: usize = 16;
@@ -50,8 +51,7 @@ impl Gathered {
             }
             (summary.node, endpoint)
         };
-        let mut endpoints: BTreeMap<u32, MeasureEndpoint> =
-            summaries.iter().map(endpoint).collect();
+        let mut endpoints: BTreeMap<u32, MeasureEndpoint> = summaries.iter().map(endpoint).in_map();
         endpoints.insert(0, own);
         let mut measuring = Measuring {
             config,

@@ -32,7 +32,7 @@ use listener::{ConnectionEvent, EventReceiver, Listener, drain};
 use plan::Plan;
 use refusals::{declined, too_few_files};
 use text::lang::Text;
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use text::text;
 use verdict::{Id, Refusal};
 
@@ -98,7 +98,7 @@ pub async fn gather(
             admission.registry.broadcast(&FromNode0::Refuse(refusal.clone()));
             // Latecomers are not served after the deadline.
             if refusal.id != Id::MusterMissing {
-                let mut told: BTreeSet<u32> = admission.registry.nodes().collect();
+                let mut told: BTreeSet<u32> = admission.registry.nodes().in_set();
                 // A node that comes slightly later would dial the ended node 0 until its own deadline.
                 tell(config, &mut admission.events, &refusal, &mut told, LATECOMERS).await;
             }
@@ -276,7 +276,7 @@ async fn wait_for_accepts(
     say: &mut (dyn FnMut(Text) + Send),
 ) -> Result<Option<u32>, Refusal> {
     let leader = admission.config.leader;
-    let mut awaited: BTreeSet<u32> = nodes.iter().copied().filter(|node| *node != leader).collect();
+    let mut awaited: BTreeSet<u32> = nodes.iter().copied().filter(|node| *node != leader).in_set();
     while !awaited.is_empty() {
         match admission.next(say).await? {
             Change::Accepted(node) => drop(awaited.remove(&node)),

@@ -20,6 +20,7 @@ use crate::protocol::{
 use crate::questions::{Desk, Outgoing};
 use crate::session::{self, Config, Ends, LostNodes, SessionCommand};
 use crate::succession::Succession;
+use text::order::InOrder;
 use verdict::{Class, Id, Refusal};
 
 /// Time after the first report in which an earlier failure may still arrive.
@@ -89,7 +90,7 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
     let Ends { events, mut commands, lost, desk, .. } = ends;
     job.registry.forget_silence();
     let mut heartbeat = Heartbeat::every(job.config.heartbeat());
-    let running: BTreeSet<u32> = job.running.iter().copied().collect();
+    let running: BTreeSet<u32> = job.running.iter().copied().in_set();
     let waiting = job.registry.nodes().filter(|node| !running.contains(node)).collect();
     let (began, phase, mut away) = (Instant::now(), RunPhase::Running, Away::default());
     away.reach(&job.registry);

@@ -8,6 +8,7 @@ use crate::election::voters;
 use crate::protocol::{Agreement, Electorate, Last, PLACES, Tally};
 use crate::session::Config;
 use crate::succession::Succession;
+use text::order::InOrder;
 
 /// Who votes on what follows the agreement, and where the others find each other; None: the job has no spares.
 pub(super) fn electorate(
@@ -33,7 +34,7 @@ pub(super) fn electorate(
         let from = Some(member.from.ip()).filter(|from| !from.is_loopback()).unwrap_or(own);
         Some((*node, SocketAddr::new(from, member.alive?)))
     };
-    let places: BTreeMap<u32, SocketAddr> = order.iter().take(PLACES).filter_map(place).collect();
+    let places: BTreeMap<u32, SocketAddr> = order.iter().take(PLACES).filter_map(place).in_map();
     order.retain(|node| places.contains_key(node));
     order.truncate(voters(order.len()));
     Some(Electorate {

@@ -18,6 +18,7 @@ use rustix::fs::OFlags;
 
 use linux::cgroups::memberships;
 use linux::host::Host;
+use text::order::InOrder;
 
 const KMSG: &str = "/dev/kmsg";
 /// Major and minor number of the device (devices.txt).
@@ -330,7 +331,7 @@ impl LoggedKills {
     /// Whether this process was killed. None: the log does not tell, since it names fewer other processes than were
     /// counted.
     pub fn names(&self, pid: i32, counted: u64) -> Option<bool> {
-        let named: BTreeSet<i32> = self.lines.iter().filter_map(|(victim, _)| *victim).collect();
+        let named: BTreeSet<i32> = self.lines.iter().filter_map(|(victim, _)| *victim).in_set();
         let all = u64::try_from(named.len()).is_ok_and(|named| named >= counted);
         if named.contains(&pid) { Some(true) } else { all.then_some(false) }
     }

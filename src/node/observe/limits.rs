@@ -11,6 +11,7 @@ use super::Limits;
 use linux::cgroups::Groups;
 use linux::cpus::CpuList;
 use linux::host::Host;
+use text::order::InOrder;
 
 /// Values that system calls give for this process.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -129,7 +130,7 @@ fn numa(host: &Host) -> BTreeMap<u32, CpuList> {
             let cpus = CpuList::read(&host.read(format!("{NODES}/{name}/cpulist")).ok()?);
             (!cpus.is_empty()).then_some((node, cpus))
         })
-        .collect()
+        .in_map()
 }
 
 /// The size of the tmpfs on /dev/shm, from the mount option `size=65536k` (proc_pid_mountinfo(5)). Without the option

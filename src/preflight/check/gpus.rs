@@ -14,6 +14,7 @@ use node::observe::gpu::{ComputeMode, FabricState, RecoveryAction, THROTTLED, la
 use node::observe::{Gpu, GpuSource};
 use plan::variables::Variables;
 use text::lang::{Text, bytes};
+use text::order::InOrder;
 use text::text;
 use verdict::{Id, Warning};
 
@@ -69,7 +70,7 @@ fn count(input: &CheckInput<'_>) -> Vec<CheckFinding> {
 
 /// `NVIDIA H100`, each name once.
 fn models(gpus: &[Gpu]) -> BTreeSet<&str> {
-    gpus.iter().filter_map(|gpu| gpu.name.as_deref()).collect()
+    gpus.iter().filter_map(|gpu| gpu.name.as_deref()).in_set()
 }
 
 /// The words with commas, or `?` without any.

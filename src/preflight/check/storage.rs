@@ -8,7 +8,7 @@ use super::finding::{CheckFinding, CheckInput, Judge, bad, hinted, info, ok, or,
 use crate::prepare::WriteProblem;
 use node::observe::{Folder, UsedFolder};
 use text::lang::{Text, bytes, cause};
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use text::text;
 use verdict::Id;
 
@@ -161,7 +161,7 @@ fn leftovers(input: &CheckInput<'_>) -> Vec<CheckFinding> {
     // A sparse file may have any size.
     let all = left.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
     let (count, all) = (left.len(), bytes(all));
-    let users: BTreeSet<u32> = left.iter().map(|file| file.uid).collect();
+    let users: BTreeSet<u32> = left.iter().map(|file| file.uid).in_set();
     let users = users.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let mut largest: Vec<_> = left.iter().collect();
     largest.order_by_key(|file| std::cmp::Reverse(file.bytes));

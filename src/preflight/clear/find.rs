@@ -16,6 +16,7 @@ use super::{Fate, HeldResource, Parent, Request, StaleProcess, StaleRule, silenc
 use linux::host::Host;
 use linux::procfs::{self, ListeningSocket, Process};
 use text::lang::Text;
+use text::order::InOrder;
 use text::text;
 
 /// Sessions of stale trees, each with the start time of its leader. The kernel
@@ -118,7 +119,7 @@ impl<'a> ProcessScan<'a> {
         self.spread(&mut fates, proven, Fate::Leftover);
         if let Some(only) = self.request.only {
             let mut line: BTreeSet<i32> =
-                Process::descendants(self.all, &[only]).iter().map(|one| one.pid).collect();
+                Process::descendants(self.all, &[only]).iter().map(|one| one.pid).in_set();
             line.insert(only);
             line.extend(Process::ancestors(self.all, only).iter().map(|one| one.pid));
             fates.retain(|pid, _| line.contains(pid));
@@ -144,7 +145,7 @@ impl<'a> ProcessScan<'a> {
             .map(|marker| marker.agent)
             // An agent above us adopts every orphan below it, so a process below it proves nothing.
             .filter(|agent| *agent != self.own.pid && !self.above.contains(agent))
-            .collect();
+            .in_set();
         let mut living = BTreeMap::new();
         for agent in agents {
             let below = Process::descendants(self.all, &[agent]);
@@ -331,7 +332,7 @@ impl<'a> ProcessScan<'a> {
         let uptime = uptime(self.host);
         let class = |fate: &Fate| std::mem::discriminant(fate);
         let classes: BTreeMap<i32, _> =
-            fates.iter().map(|(pid, (_, _, fate))| (*pid, class(fate))).collect();
+            fates.iter().map(|(pid, (_, _, fate))| (*pid, class(fate))).in_map();
         fates
             .into_iter()
             .filter_map(|(pid, (rule, holds, fate))| {
@@ -371,7 +372,7 @@ impl ProcessScan<'_> {
     fn spread(&self, fates: &mut Fates, tree: DoomedTrees, fate: fn(Text) -> Fate) {
         let DoomedTrees { roots, mut sessions } = tree;
         let all = self.all;
-        let mut root_of: BTreeMap<i32, i32> = roots.keys().map(|pid| (*pid, *pid)).collect();
+        let mut root_of: BTreeMap<i32, i32> = roots.keys().map(|pid| (*pid, *pid)).in_map();
         let pids: Vec<i32> = roots.keys().copied().collect();
         for below in Process::descendants(all, &pids) {
             if let Some(root) = root_of.get(&below.ppid).copied() {
@@ -394,13 +395,13 @@ impl ProcessScan<'_> {
             return;
         }
         let below = Process::descendants(all, &[self.own.pid]).into_iter().map(|one| one.pid);
-        let below: BTreeSet<i32> = below.collect();
+        let below: BTreeSet<i32> = below.in_set();
         let of_persons: BTreeSet<i32> = root_of
             .keys()
             .filter_map(|pid| all.get(pid))
             .filter(|process| self.is_a_persons(process))
             .map(|process| process.session)
-            .collect();
+            .in_set();
         for (pid, root) in root_of {
             let is_ours = self.is_ours(pid) || below.contains(&pid);
             let Some(process) = all.get(&pid).filter(|_| !is_ours) else { continue };

@@ -18,6 +18,7 @@ use linux::sys::Pid;
 use settings::contract::Claim;
 use settings::launchers::{Launcher, LauncherKind, PythonProgram, PythonRun};
 use text::lang::Text;
+use text::order::InOrder;
 use text::text;
 
 /// The program of the job, as [`crate::clear::Request`] names it.
@@ -172,7 +173,7 @@ impl<'a> ProcessScan<'a> {
         reads: Reads,
     ) -> ProcessScan<'a> {
         let above: BTreeSet<i32> =
-            Process::ancestors(all, own.pid).iter().map(|one| one.pid).collect();
+            Process::ancestors(all, own.pid).iter().map(|one| one.pid).in_set();
         let (siblings, first) = siblings(host, &reads, &request.siblings, own, &above, all);
         // All tasks of the job must find the same processes: one task ends those that the others
         // wait for.

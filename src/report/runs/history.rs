@@ -20,6 +20,7 @@ use monitor::history::{Attempt, Excerpt, JobHistory, JournalReader, NodeHistory}
 use text::escape::printable;
 use text::lang::{Text, cause, failure};
 use text::mask::mask_file;
+use text::order::InOrder;
 use text::text;
 use verdict::{Id, Refusal};
 
@@ -228,7 +229,7 @@ pub fn read_job(words: &[OsString], points: usize) -> Result<Found, Refusal> {
             }
         }
     }
-    let ids: BTreeSet<&str> = nodes.iter().map(|node| node.run_id.as_str()).collect();
+    let ids: BTreeSet<&str> = nodes.iter().map(|node| node.run_id.as_str()).in_set();
     if ids.len() > 1 {
         let list = ids.into_iter().collect::<Vec<_>>().join(", ");
         return Err(Refusal::new(

@@ -20,7 +20,7 @@ use logs::{
     numbered, run_of,
 };
 use text::lang::Text;
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use text::rank::GlobalRank;
 use text::text;
 use verdict::{Id, Refusal};
@@ -97,7 +97,7 @@ impl Named {
             let run = run.canonicalize().unwrap_or_else(|_| run.to_owned());
             folder_name(&run).map(str::to_owned)
         };
-        let runs: BTreeSet<String> = of_logs.chain(of_launchers).filter_map(name).collect();
+        let runs: BTreeSet<String> = of_logs.chain(of_launchers).filter_map(name).in_set();
         let runs: Vec<String> = runs.into_iter().collect();
         let [one, other, ..] = runs.as_slice() else { return Ok(()) };
         let text = text!(
@@ -219,7 +219,7 @@ impl Named {
                 *written = log.modified.max(*written);
             }
         }
-        let parents: BTreeSet<&Path> = runs.keys().filter_map(|run| run.parent()).collect();
+        let parents: BTreeSet<&Path> = runs.keys().filter_map(|run| run.parent()).in_set();
         let linked = parents.iter().find_map(|parent| parent.join(LATEST).canonicalize().ok());
         let is_linked = |run: &&PathBuf| {
             parents.len() == 1 && run.canonicalize().is_ok_and(|run| Some(run) == linked)

@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use crate::contract::{Claim, Evidence, Field, Reading, Strength};
 use crate::hostlist;
 use linux::host::Host;
+use text::order::InOrder;
 
 /// The platform of this evidence in messages.
 const UNKNOWN: &str = "unknown";
@@ -454,7 +455,7 @@ pub(super) fn host_files(host: &Host) -> BTreeMap<String, String> {
         let hosts: Vec<String> = lines.filter_map(first).collect();
         Some((path, hostlist::whole(&hosts.join(",")).join(",")))
     };
-    paths.filter(|path| path.starts_with('/')).filter_map(hosts).collect()
+    paths.filter(|path| path.starts_with('/')).filter_map(hosts).in_map()
 }
 
 /// The text of a regular file that is small enough. Other files may never end.

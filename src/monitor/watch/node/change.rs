@@ -11,7 +11,7 @@ use super::{GpuReading, GpuUse, NodeReading};
 use node::observe::Growth;
 use node::observe::gpu::THROTTLED;
 use text::lang::Text;
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use text::rank::GlobalRank;
 use text::text;
 
@@ -119,7 +119,7 @@ impl Both<'_> {
             ("memory", [old.memory, new.memory]),
         ];
         let some = |of| self.stalled(of, |stall| stall.some_us);
-        all.into_iter().filter_map(|(name, of)| Some((name, some(of)?))).collect()
+        all.into_iter().filter_map(|(name, of)| Some((name, some(of)?))).in_map()
     }
 
     /// Empty if these are all ranks of the node.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use linux::cgroups::Groups;
 use linux::host::Host;
+use text::order::InOrder;
 use text::rank::GlobalRank;
 
 /// Microseconds since boot in which tasks stood still for want of a resource
@@ -130,7 +131,7 @@ pub(super) fn interfaces(host: &Host) -> BTreeMap<String, InterfaceReading> {
         };
         Some((name.to_owned(), row))
     });
-    rows.take(MOST_INTERFACES).collect()
+    rows.take(MOST_INTERFACES).in_map()
 }
 
 /// Segments of TCP in this network namespace.

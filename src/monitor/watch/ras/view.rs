@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 use text::rank::GlobalRank;
 
 /// All communicators of a job, as RAS knows them.
@@ -101,7 +101,7 @@ impl RasView {
             let missing = one.missing_ranks.iter().map(|rank| rank.pid);
             one.ranks.iter().map(|rank| rank.pid).chain(missing)
         });
-        let listed: BTreeSet<i32> = listed.collect();
+        let listed: BTreeSet<i32> = listed.in_set();
         ranks.is_empty() || listed.is_empty() || ranks.iter().any(|(_, pid)| listed.contains(pid))
     }
 

@@ -20,6 +20,7 @@ use linux::host::Host;
 use settings::Settings;
 use settings::arguments::GivenArgument;
 use settings::engine::Engine;
+use text::order::InOrder;
 use text::yaml;
 
 /// The engine's command line. None for an engine without one, or if no file shows it: an editable install, a zip file.
@@ -48,7 +49,7 @@ fn flags(source: &str) -> BTreeSet<String> {
             closed.then(|| rest.get(..end).unwrap_or_default().replace('-', "_"))
         })
     });
-    names.filter(|name| !name.is_empty()).collect()
+    names.filter(|name| !name.is_empty()).in_set()
 }
 
 /// The version in the name of the `.dist-info` folder that pip leaves beside a package.

@@ -15,6 +15,7 @@ use super::install::Install;
 use crate::probe::run_tool;
 use linux::host::Host;
 use settings::{EnvSetting, Program, Settings};
+use text::order::InOrder;
 
 /// An interpreter and the way it was found.
 pub(super) struct FoundInterpreter {
@@ -217,10 +218,10 @@ pub(super) fn elsewhere(host: &Host, settings: &Settings, not: Option<&Path>) ->
         .into_iter()
         .chain(files::active(host).map(|(_, prefix)| PathBuf::from(prefix)))
         .chain(conda::environments(host, &settings.conda_roots));
-    let mut seen: BTreeSet<PathBuf> = not.map(|not| host.resolve(not)).into_iter().collect();
+    let mut seen: BTreeSet<PathBuf> = not.map(|not| host.resolve(not)).into_iter().in_set();
     // The link in an environment leads to the same program as the link in its base.
     let mut places: BTreeSet<Option<PathBuf>> =
-        not.map(|not| not.parent().map(Path::to_owned)).into_iter().collect();
+        not.map(|not| not.parent().map(Path::to_owned)).into_iter().in_set();
     prefixes
         .filter_map(|prefix| files::interpreter_in(host, &prefix))
         .chain(interpreters(host))
