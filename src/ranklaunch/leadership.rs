@@ -186,7 +186,7 @@ impl Elsewhere {
                 };
                 tokio::select! {
                     () = lost => None,
-                    at = moved => Some((self.leader, at)),
+                    at = moved => at.map(|at| (self.leader, at)),
                 }
             }
             _ => std::future::pending().await,

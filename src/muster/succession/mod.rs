@@ -33,6 +33,8 @@ use shared::{Shared, Task, Tells};
 
 /// Pause between two questions to all who leads.
 const ASK: Duration = Duration::from_millis(500);
+/// Questions in a row after which a leader that does not gather is none: it has seen another one that was lost as well.
+const IDLE: u32 = 10;
 /// Time limit of a decision; those that are missing may have another leader by then.
 const DECIDES: Duration = Duration::from_secs(20);
 /// Time in which a leader without a majority looks for one, and for which it leaves the lead to others then.
@@ -371,16 +373,18 @@ impl Succession {
         }
     }
 
-    /// Waits until this leader gathers somewhere else. Cancel-safe.
-    pub async fn until_moved(&self, leader: u32, from: SocketAddr) -> SocketAddr {
-        loop {
+    /// Waits until this leader gathers somewhere else. None: it lives, and gathers no more. Cancel-safe.
+    pub async fn until_moved(&self, leader: u32, from: SocketAddr) -> Option<SocketAddr> {
+        let mut idle = 0;
+        while idle < IDLE {
             sleep(ASK).await;
-            if let Some(at) = self.muster_of(leader).await
-                && at.port() != from.port()
-            {
-                return at;
-            }
+            idle = match (self.muster_of(leader).await, self.place(leader)) {
+                (Some(at), _) if at.port() != from.port() => return Some(at),
+                (None, Some(place)) if port(place).await == Port::Open => idle + 1,
+                _ => 0,
+            };
         }
+        None
     }
 
     /// Waits until nothing listens any more where this leader did, or nothing answers for so long; without end if it is

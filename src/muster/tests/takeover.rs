@@ -208,3 +208,16 @@ async fn fresh_node_0_is_told_who_leads() {
     };
     timeout(Duration::from_secs(10), open).await.expect("it listens");
 }
+
+/// Two that were elected one after the other may both leave the lead to the other one: who follows one of them must hear that.
+#[tokio::test]
+async fn leader_that_gathers_no_more_is_followed_no_more() {
+    let ([_zero, one, two], _sessions, _parked) = begun().await;
+    let gathers = port();
+    one.succession().gathers(gathers);
+    let from = std::net::SocketAddr::from(([127, 0, 0, 1], gathers));
+    let moved = |of| timeout(Duration::from_secs(of), two.succession().until_moved(1, from));
+    assert!(moved(7).await.is_err(), "it gathers");
+    one.succession().look();
+    assert_eq!(moved(10).await, Ok(None));
+}
