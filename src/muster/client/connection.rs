@@ -14,7 +14,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::keepalive::{self, AGAIN, Cut, Heartbeat, Pause, Port, Sight, port};
 use crate::net::{connect, jitter, on_all_addresses};
 use crate::protocol::{
-    Channel, ChannelError, FromMember, FromNode0, Hello, Loss, Memory, ResumePoint, handshake,
+    Channel, ChannelError, Electorate, FromMember, FromNode0, Hello, Loss, Memory, ResumePoint,
+    handshake,
 };
 use crate::session::Config;
 
@@ -81,6 +82,13 @@ impl Connection {
         self.heartbeat = Heartbeat::every(self.config.heartbeat());
         self.longest = self.config.longest_silence();
         self
+    }
+
+    /// Others vote on what follows the attempt that runs.
+    pub(super) fn renewed(&self, electorate: Electorate) {
+        if let (Some(succession), Ok(peer)) = (&self.config.succession, self.stream().peer_addr()) {
+            succession.renewed(electorate.seen_from(peer));
+        }
     }
 
     pub fn stream(&self) -> &tokio::net::TcpStream {

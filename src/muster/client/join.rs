@@ -262,7 +262,7 @@ impl Search<'_> {
                     connection.send(&FromMember::Summary(Box::new(summary))).await;
                 }
                 Ok(FromNode0::Agreed { agreement, differences, said, resume, electorate }) => {
-                    let electorate = electorate.map(|one| seen_from_here(one, peer));
+                    let electorate = electorate.map(|one| Box::new(one.seen_from(peer)));
                     let resume = resume
                         .map(|point| Resumption::new(self.config, &hostname, point, peer.ip()));
                     let offset = offset.unwrap_or_default();
@@ -296,7 +296,7 @@ impl Search<'_> {
                 }
                 Ok(FromNode0::Park { electorate, votes }) => {
                     if let (Some(succession), Some(last)) = (&self.config.succession, electorate) {
-                        succession.begin(*seen_from_here(last, peer), votes);
+                        succession.begin(last.seen_from(peer), votes);
                     }
                     let connection = connection.started();
                     return Step::Joined(Joined::Parked(Box::new(Parked { connection })));
@@ -330,15 +330,6 @@ impl Search<'_> {
             _ => Step::NotAdmitted(Some(refusal)),
         }
     }
-}
-
-/// The agreement with the leader's address as this node has just reached it.
-fn seen_from_here(mut electorate: Box<Electorate>, peer: SocketAddr) -> Box<Electorate> {
-    let leader = electorate.leader;
-    if let Some(place) = electorate.places.get_mut(&leader) {
-        place.set_ip(peer.ip().to_canonical());
-    }
-    electorate
 }
 
 /// The lead of another clock over ours. The other clock showed `theirs`; ours showed `asked` when the question was
@@ -454,6 +445,7 @@ impl Parked {
                 Ok(FromNode0::Verdict { cause, again }) => {
                     break Unparked::Verdict { cause: Box::new(cause), again };
                 }
+                Ok(FromNode0::Missed(electorate)) => self.connection.renewed(*electorate),
                 Ok(_) => {}
                 Err(lost) => {
                     let loss = match (&lost, leader) {

@@ -189,6 +189,7 @@ async fn follow(
                     let _ = events.send(SessionEvent::AllDone);
                     is_judged = true;
                 }
+                FromNode0::Missed(electorate) => connection.renewed(*electorate),
                 FromNode0::Question(frame) => {
                     queue(&mut later, desk.hear(connection.config.leader, frame, &|_| true))
                 }

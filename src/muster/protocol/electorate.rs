@@ -30,6 +30,9 @@ pub struct Electorate {
     pub token: String,
     /// Number of the attempt from 0.
     pub attempt: u32,
+    /// Counts the changes of the voters while the attempt runs.
+    #[serde(default)]
+    pub revision: u32,
     pub leader: u32,
     /// Who votes on what follows, the leader first; empty: too few nodes are there.
     pub voters: Vec<u32>,
@@ -44,6 +47,19 @@ pub struct Electorate {
 }
 
 impl Electorate {
+    /// The order in which agreements of a job follow each other.
+    pub(crate) fn age(&self) -> (u32, u32) {
+        (self.attempt, self.revision)
+    }
+
+    /// With the leader's address as a node has just reached it.
+    pub(crate) fn seen_from(mut self, peer: SocketAddr) -> Electorate {
+        if let Some(place) = self.places.get_mut(&self.leader) {
+            place.set_ip(peer.ip().to_canonical());
+        }
+        self
+    }
+
     /// Whether a correct node can have sent it.
     pub(crate) fn is_sound(&self) -> bool {
         let distinct: BTreeSet<&u32> = self.voters.iter().in_set();

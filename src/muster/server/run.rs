@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::admission::Resume;
@@ -13,9 +14,10 @@ use super::compare::check_node;
 use super::listener::{Arrival, ConnectionEvent, EventReceiver, drain};
 use super::refusals::{duplicate, misfit, other_program};
 use super::registry::{Away, Member, Registry};
+use super::voting::renewed;
 use crate::keepalive::{Cut, Heartbeat, Pause, UNANSWERED, millis, now};
 use crate::protocol::{
-    Again, Cause, Decide, FromMember, FromNode0, Loss, MemberKind, NodeSummary, channel,
+    Again, Cause, Decide, Electorate, FromMember, FromNode0, Loss, MemberKind, NodeSummary, channel,
 };
 use crate::questions::{Desk, Outgoing};
 use crate::session::{self, Config, Ends, LostNodes, SessionCommand};
@@ -116,7 +118,13 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
         desk,
     };
     let mut is_open = true;
+    let mut renewal = JoinSet::new();
     loop {
+        if renewal.is_empty()
+            && let Some((succession, next)) = run.other_voters()
+        {
+            renewal.spawn(async move { succession.renew(&next).await.then_some(next) });
+        }
         let decision = run.decision_at();
         tokio::select! {
             command = commands.recv() => match command {
@@ -139,6 +147,7 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
                 run.send_later(frames);
             }
             () = sleep_until(decision.unwrap_or(began)), if decision.is_some() => run.decide(),
+            Some(renewed) = renewal.join_next() => run.renewed(renewed.ok().flatten()),
         }
         run.end_if_all_done();
     }
@@ -172,6 +181,7 @@ impl Run {
                         }
                     }
                     FromMember::Summary(summary) if !self.job.running.contains(&node) => {
+                        member.alive = summary.alive;
                         self.compare(node, &summary);
                     }
                     FromMember::Question(frame) => {
@@ -446,6 +456,28 @@ impl Run {
         self.silent.drain(..).for_each(|member| member.send(&verdict));
         self.give(verdict);
         let _ = self.events.send(session::SessionEvent::Verdict { cause: Box::new(cause), again });
+    }
+
+    /// While the attempt runs, others vote in place of voters that are gone: so one loss after the other leaves a majority.
+    fn other_voters(&self) -> Option<(Succession, Electorate)> {
+        let succession = self.job.config.succession.as_ref()?;
+        let last = succession.electorate()?;
+        let others = last.voters.iter().filter(|voter| **voter != self.job.config.leader);
+        let is_whole = others.clone().all(|voter| self.voting.contains(voter));
+        if !matches!(self.phase, RunPhase::Running) || is_whole && !last.voters.is_empty() {
+            return None;
+        }
+        // Without a majority they cannot agree.
+        let next = renewed(&self.job.config, &self.job.registry, &last)?;
+        (!next.voters.is_empty() && succession.is_quorum(&self.voting))
+            .then(|| (succession.clone(), next))
+    }
+
+    fn renewed(&mut self, next: Option<Electorate>) {
+        let Some(next) = next else { return };
+        tracing::info!(voters = ?next.voters, "others vote");
+        self.voting = next.voters.iter().copied().in_set();
+        self.job.registry.broadcast(&FromNode0::Missed(Box::new(next)));
     }
 
     /// Whatever the cause is: a node that was lost meanwhile, and for whose seat another one waits, ends its ranks first.

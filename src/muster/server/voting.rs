@@ -18,11 +18,42 @@ pub(super) fn electorate(
     parked: &[u32],
     tally: Tally,
 ) -> Option<Electorate> {
+    let first = Electorate {
+        token: String::new(),
+        attempt: agreement.attempt,
+        revision: 0,
+        leader: config.leader,
+        voters: Vec::new(),
+        seats: agreement.seats.clone(),
+        places: BTreeMap::new(),
+        tally,
+        run_id: agreement.run_id.clone(),
+        timestamp: agreement.timestamp.clone(),
+    };
+    among(config, registry, parked.iter().copied(), first)
+}
+
+/// The agreement of an attempt that runs, with the votes of those that are there now.
+pub(super) fn renewed(
+    config: &Config,
+    registry: &Registry,
+    last: &Electorate,
+) -> Option<Electorate> {
+    let revision = last.revision.saturating_add(1);
+    let others = registry.nodes().filter(|node| !last.seats.contains(node));
+    among(config, registry, others, Electorate { revision, ..last.clone() })
+}
+
+/// The leader votes, then those with a seat, then the others.
+fn among(
+    config: &Config,
+    registry: &Registry,
+    others: impl Iterator<Item = u32>,
+    agreed: Electorate,
+) -> Option<Electorate> {
     let (leader, succession) = (config.leader, config.succession.as_ref()?);
-    let seats = agreement.seats.clone();
     let mut order = vec![leader];
-    let rest = seats.iter().chain(parked).copied();
-    order.extend(rest.filter(|node| *node != leader));
+    order.extend(agreed.seats.iter().copied().chain(others).filter(|node| *node != leader));
     let reached: Vec<IpAddr> = registry.iter().filter_map(|(_, one)| one.at).collect();
     let own = reached.iter().find(|at| !at.is_loopback()).or(reached.first()).copied()?;
     let place = |node: &u32| {
@@ -34,20 +65,10 @@ pub(super) fn electorate(
         let from = Some(member.from.ip()).filter(|from| !from.is_loopback()).unwrap_or(own);
         Some((*node, SocketAddr::new(from, member.alive?)))
     };
-    let places: BTreeMap<u32, SocketAddr> = order.iter().take(PLACES).filter_map(place).in_map();
+    let places = order.iter().take(PLACES).filter_map(place).in_map();
     order.retain(|node| places.contains_key(node));
     order.truncate(voters(order.len()));
-    Some(Electorate {
-        token: linux::random::hex::<16>().ok()?,
-        attempt: agreement.attempt,
-        leader,
-        voters: order,
-        seats,
-        places,
-        tally,
-        run_id: agreement.run_id.clone(),
-        timestamp: agreement.timestamp.clone(),
-    })
+    Some(Electorate { token: linux::random::hex::<16>().ok()?, voters: order, places, ..agreed })
 }
 
 /// What the last agreement of a node that joins means for this leader.
@@ -65,11 +86,11 @@ impl Told {
     pub(super) fn of(succession: &Succession, node: u32, theirs: &Last) -> Told {
         let Some(own) = succession.electorate() else { return Told::Nothing };
         let Last { electorate, votes } = theirs;
-        if electorate.attempt > own.attempt {
+        if electorate.age() > own.age() {
             Told::Newer
         } else if electorate.token == own.token {
             if *votes { Told::Votes } else { Told::Nothing }
-        } else if electorate.attempt < own.attempt && own.voters.contains(&node) {
+        } else if electorate.age() < own.age() && own.voters.contains(&node) {
             Told::Missed(Box::new(own))
         } else {
             Told::Nothing

@@ -146,13 +146,35 @@ impl Succession {
     /// Others agreed on what follows, and this node learns it late. Whether that was news.
     pub(crate) fn learn(&self, newer: Electorate) -> bool {
         let mut state = self.shared.state.lock();
-        let Some(own) = state.electorate.as_ref().map(|own| own.attempt) else { return false };
-        if newer.attempt <= own {
+        let Some(own) = state.electorate.as_ref().map(Electorate::age) else { return false };
+        if newer.age() <= own {
             return false;
         }
         let votes = newer.voters.contains(&self.shared.me);
         state.adopt(self.shared.me, newer, votes);
         true
+    }
+
+    /// Others vote on what follows the attempt that runs.
+    pub(crate) fn renewed(&self, newer: Electorate) {
+        let mut state = self.shared.state.lock();
+        let is_newer = |own: &Electorate| own.leader == newer.leader && own.age() < newer.age();
+        if state.runs && state.electorate.as_ref().is_some_and(is_newer) {
+            let votes = newer.voters.contains(&self.shared.me);
+            state.adopt(self.shared.me, newer, votes);
+        }
+    }
+
+    /// As the leader of the attempt that runs: has others vote in place of those that are gone, if a majority agrees.
+    pub(crate) async fn renew(&self, next: &Electorate) -> bool {
+        let is_decided = self.decide(next).await;
+        let mut state = self.shared.state.lock();
+        match &mut state.election {
+            _ if is_decided => state.adopt(self.shared.me, next.clone(), true),
+            Some(election) => election.follow(self.shared.me),
+            None => {}
+        }
+        is_decided
     }
 
     /// As a leader: this node is proven to be dead, or has said that it leaves.

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout};
 use super::*;
 use crate::protocol::Cause;
 
-/// One launcher: two seats and one spare.
+/// One launcher of a job with two seats.
 struct Launcher {
     config: Config,
     summary: NodeSummary,
@@ -23,10 +23,14 @@ enum Part {
 
 impl Launcher {
     fn new(node: u32, port: u16) -> Launcher {
+        Launcher::of(node, 1, port)
+    }
+
+    fn of(node: u32, spares: u32, port: u16) -> Launcher {
         let host = Arc::new(Host::replayed("/", BTreeMap::new()));
-        let seating = Seating { spares: 1, ..Seating::default() };
+        let seating = Seating { spares, ..Seating::default() };
         let mut config = Config { seating, ..config(node, 2, port) };
-        let summary = NodeSummary { spares: 1, ..summary(node, 2) };
+        let summary = NodeSummary { spares, ..summary(node, 2) };
         config.succession = Some(config.succession_of(&host, &summary.hostname).expect("a port"));
         Launcher { config, summary, host }
     }
@@ -220,4 +224,45 @@ async fn leader_that_gathers_no_more_is_followed_no_more() {
     assert!(moved(7).await.is_err(), "it gathers");
     one.succession().look();
     assert_eq!(moved(10).await, Ok(None));
+}
+
+/// A voter that is lost while the attempt runs is replaced by a node that had no vote, so the loss of the leader, as a
+/// second voter, leaves a majority.
+#[tokio::test]
+async fn others_vote_in_place_of_those_that_are_lost() {
+    let port = port();
+    let [mut zero, mut one, mut two, mut three] =
+        [0, 1, 2, 3].map(|node| Launcher::of(node, 2, port));
+    let platform = Some((0, None));
+    let (of_zero, of_one, of_two, of_three) = tokio::join!(
+        zero.part(0, None),
+        one.part(0, platform),
+        two.part(0, platform),
+        three.part(0, platform)
+    );
+    let (of_zero, mut of_one) = (of_zero.seated().0, of_one.seated().0);
+    let (of_two, waits) = (of_two.parked(), tokio::spawn(of_three.parked().wait()));
+    assert_eq!(three.succession().last().map(|last| last.votes), Some(false));
+    drop((of_two, two));
+    let renewed = async {
+        let has_it =
+            |one: &Launcher| one.succession().electorate().is_some_and(|it| it.revision > 0);
+        while !(has_it(&zero) && has_it(&one) && has_it(&three)) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), renewed).await.expect("others vote");
+    assert_eq!(three.succession().electorate().map(|it| it.voters), Some(vec![0, 1, 3]));
+    assert_eq!(three.succession().last().map(|last| last.votes), Some(true));
+    of_zero.die();
+    drop(zero);
+    assert_eq!(verdict(&mut of_one).await.1.map(|again| again.attempt), Some(1));
+    of_one.close_to_return().await;
+    assert!(matches!(waits.await, Ok(Unparked::Lost(_))));
+    one.config.seating.lost.extend([0, 2]);
+    three.config.seating.lost.extend([0, 2]);
+    let (of_one, of_three) = tokio::join!(one.next(1), three.next(1));
+    let ((_, agreed), (_, same)) = (of_one.seated(), of_three.seated());
+    assert_eq!(agreed, same);
+    assert_eq!((agreed.attempt, &agreed.seats[..]), (1, &[1, 3][..]));
 }
