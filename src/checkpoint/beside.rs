@@ -194,8 +194,11 @@ fn cut(folder: &Folder<'_>, name: &str) -> Option<Lack> {
             let content = folder.content(name);
             content.and_then(|content| of_json::<IgnoredAny>(name, &content).map(|_| ())).err()
         }
-        Some("pkl" | "bin") | None => {
+        ending @ (Some("pkl" | "bin") | None) => {
             let begun = folder.open(name).and_then(|mut file| file.at(0, 2)).ok()?;
+            if ending == Some("pkl") && begun == [0, 0] {
+                return Some(Lack::Zeros(name.to_owned()));
+            }
             let is_known = matches!(begun.as_slice(), b"PK" | [b'\x80', 2..=5]);
             is_known.then(|| torch::lack(folder, name))?
         }

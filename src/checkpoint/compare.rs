@@ -135,9 +135,34 @@ pub(crate) fn begun(
     both.filter(|(before, next)| next > before).filter_map(|(_, next)| next).min()
 }
 
-/// Whether a file may come to a checkpoint that is saved: the clocks of ranks may be apart.
+/// Endings of results, and of weights for other programs.
+const LATER: &[&str] = &[
+    "json",
+    "jsonl",
+    "txt",
+    "md",
+    "csv",
+    "log",
+    "html",
+    "yaml",
+    "yml",
+    "png",
+    "jpg",
+    "jpeg",
+    "mp4",
+    "wav",
+    "safetensors",
+    "bin",
+    "gguf",
+    "onnx",
+];
+
+/// Whether a file may come to a checkpoint that is saved. The state of a rank or of another model may be written when the
+/// next save has begun: saves overlap, and the clocks of ranks may be apart.
 pub(crate) fn may_be_later(file: &str) -> bool {
-    !is_of_rank(file) || is_counted(file)
+    let ending = Path::new(file).extension().and_then(|ending| ending.to_str());
+    let is_such = ending.map_or_else(|| names::is_share(file), |ending| LATER.contains(&ending));
+    is_such && (!is_of_rank(file) || is_counted(file))
 }
 
 impl Held {

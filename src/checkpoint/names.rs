@@ -177,13 +177,18 @@ fn has_word(name: &str, known: &[&str]) -> bool {
     words(&name.to_ascii_lowercase()).any(|word| known.contains(&word))
 }
 
+/// Whether the name is that of weights for other programs.
+pub(crate) fn is_share(name: &str) -> bool {
+    const SHARES: &[&str] =
+        &["weights", "hf", "huggingface", "export", "exports", "merged", "dict", "dicts"];
+    has_word(name, SHARES)
+}
+
 /// How much the name of a folder says to be in it, all of a training first: `states`, a folder of any name, `weights` and
 /// `optimizer`.
 pub(crate) fn content(folder: &str) -> Ordering {
     const STATES: &[&str] = &["state", "states"];
-    const SHARES: &[&str] =
-        &["weights", "hf", "huggingface", "export", "exports", "merged", "dict", "dicts"];
-    let is_share = has_word(folder, SHARES);
+    let is_share = is_share(folder);
     match has_word(folder, STATES) && !is_share && !has_word(folder, WEIGHTS) {
         true => Ordering::Less,
         false if is_share || is_aside(folder) => Ordering::Greater,

@@ -54,6 +54,8 @@ impl<'f> Series<'f> {
             series.is_last |= is_last(one);
         }
         series.times.sort_unstable();
+        // Numbers without a word are steps where there are several.
+        series.has_steps |= series.places.len() > 2;
         let is_lone = series.places.is_empty() || is_remarkable(name);
         let is_neutral = names::is_neutral(name);
         let is_copy = all.iter().any(|one| names::is_copy(&one.own_name()));

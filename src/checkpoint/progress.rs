@@ -234,23 +234,27 @@ pub(crate) fn numbers(name: &str) -> Vec<Found<'_>> {
         }
     }
     if numbers.iter().any(|one| one.counts == Counted::Ranks) {
-        numbers.iter_mut().filter(is_axis).for_each(|one| one.counts = Counted::Axis);
+        let has_step = numbers.iter().any(|one| one.counts.is_progress());
+        let axes = numbers.iter_mut().filter(|one| is_axis(one, has_step));
+        axes.for_each(|one| one.counts = Counted::Axis);
     }
     numbers
 }
 
 /// Words in front of numbers that say where a rank stands.
-const AXES: &[&str] =
-    &["tp", "pp", "dp", "mp", "zo", "node", "host", "stage", "replica", "gpu", "part"];
+const AXES: &[&str] = &["tp", "pp", "dp", "mp", "zo", "node", "host", "replica", "gpu"];
+/// The same where the name has a step; else they are stages of the training.
+const AXES_OF_STEP: &[&str] = &["stage", "part"];
 
-fn is_axis(one: &&mut Found<'_>) -> bool {
+fn is_axis(one: &Found<'_>, has_step: bool) -> bool {
     let before = one.before.trim_end_matches(['-', '_', '=']);
     let is_behind = |word: &&str| {
         let rest = before.strip_suffix(*word);
         rest.is_some_and(|rest| !rest.ends_with(char::is_alphabetic))
     };
     let may_be = [Counted::Unknown, Counted::Size].contains(&one.counts);
-    may_be && !one.digits.contains('.') && AXES.iter().any(is_behind)
+    let is_known = AXES.iter().any(is_behind) || (has_step && AXES_OF_STEP.iter().any(is_behind));
+    may_be && !one.digits.contains('.') && is_known
 }
 
 /// 2024-01-31 or 12-00-00.
@@ -304,7 +308,13 @@ fn counted(before: &str, after: &str) -> Counted {
         WORDS.iter().find(|(known, _)| is_it(known)).map(|(_, counted)| *counted)
     };
     let trimmed = before.trim_end_matches(['-', '_', '=', '.', ' ', ':']);
-    let word = trimmed.rsplit(|letter| !is_letter(letter)).next().unwrap_or_default();
+    let mut last = trimmed.rsplit(|letter| !is_letter(letter));
+    let word = last.next().unwrap_or_default();
+    // The rank of a matrix.
+    let is_of_lora = last.next().is_some_and(|word| word.to_ascii_lowercase().ends_with("lora"));
+    if is_of_lora && word.eq_ignore_ascii_case("rank") {
+        return Counted::Size;
+    }
     // `1000_steps`, unless the word belongs to the number behind it.
     let behind = || {
         let from = after.trim_start_matches(['-', '_']);

@@ -88,7 +88,7 @@ fn later_files_in_older_folders_are_no_measure() {
         for more in [
             "eval_results.json",
             "samples.png",
-            "eval/results.pkl",
+            "eval/results.json",
             "hf/model.safetensors",
             "actor_hf/model-00001-of-00001.safetensors",
             "merged.safetensors",
@@ -107,7 +107,11 @@ fn later_files_in_older_folders_are_no_measure() {
                     let mut files: Vec<(String, u64)> = (1..=steps).flat_map(of).collect();
                     files.extend((1..steps).map(later));
                     let newest = first_whole(named(&written(&files)));
-                    assert!(newest.starts_with(&format!("step_{steps}00")), "{more}: {newest}");
+                    assert!(
+                        newest.starts_with(&format!("step_{steps}00")),
+                        "{saved:?} {more} {steps} {after}: {:?}",
+                        named(&written(&files))
+                    );
                     // What a save lacks is missed as before.
                     let last = files
                         .iter()
@@ -118,6 +122,22 @@ fn later_files_in_older_folders_are_no_measure() {
                 }
             }
         }
+    }
+}
+
+/// Saves that overlap: what the next one lacks is missed, although it came to the one before when the next had begun.
+#[test]
+fn states_of_overlapping_saves_stay_a_measure() {
+    for (first, second) in
+        [("actor.pt", "critic.pt"), ("model.pt", "ema.pt"), ("weights.pt", "COMPLETE")]
+    {
+        let of = |step: u64, at: [u64; 2]| {
+            [(format!("step_{step}00/{first}"), at[0]), (format!("step_{step}00/{second}"), at[1])]
+        };
+        let mut files = [of(1, [0, 1]), of(2, [10, 11]), of(3, [20, 31])].concat();
+        files.push((format!("step_400/{first}"), 30));
+        let newest = first_whole(named(&written(&files)));
+        assert!(newest.starts_with("step_300"), "{second}: {newest}");
     }
 }
 
@@ -344,4 +364,58 @@ fn weights_behind_a_save_of_accelerate_are_missed_from_the_second_on() {
     assert_eq!(chosen(&files), "checkpoint_2");
     files.pop();
     assert_eq!(chosen(&files), "checkpoint_1");
+}
+
+/// A number without a word is a step where there are several, so the weights beside the states are told by their size.
+#[test]
+fn weights_beside_numbered_states_are_exports() {
+    for (state, weights) in [
+        ("model_#.pt", "model_#_weights.pt"),
+        ("unet_#.pt", "unet_#_export.pt"),
+        ("resnet_#.pt", "resnet_#_infer.pt"),
+    ] {
+        let of = |step: u32| {
+            let name = |name: &str| name.replace('#', &step.to_string());
+            [(name(state), 44_000), (name(weights), 15_000)]
+        };
+        let files = [of(100), of(200), of(300)].concat();
+        let files: Vec<(&str, usize)> =
+            files.iter().map(|(name, size)| (name.as_str(), *size)).collect();
+        let newest = first_whole(sized(&files));
+        assert_eq!(newest, state.replace('#', "300"));
+    }
+}
+
+#[test]
+fn later_stage_of_all_ranks_is_the_newest() {
+    let of = |stage: u32, at: u64| {
+        (0..2).map(move |rank| (format!("stage{stage}_rank{rank}.pt"), at + rank))
+    };
+    let files: Vec<(String, u64)> = of(1, 0).chain(of(2, 100)).collect();
+    assert!(first_whole(named(&written(&files))).starts_with("stage2"));
+}
+
+#[test]
+fn rank_of_an_adapter_is_no_rank_of_the_job() {
+    for run in ["lora_rank16", "llama-lora-rank-8", "LoRA_rank_64_alpha_128"] {
+        for name in ["checkpoint-#/model.pt", "step_#.pt", "epoch_#.pt"] {
+            let of = |step: u32| format!("{run}/{}", name.replace('#', &step.to_string()));
+            let newest = chosen(&[of(100), of(200), of(300)]);
+            assert!(newest.contains("300"), "{run}/{name}: {newest}");
+        }
+    }
+}
+
+/// After a power cut a file may have its length and none of its content. A pickle never begins with zeros.
+#[test]
+fn pickle_of_zeros_is_torn() {
+    let files: Vec<(String, u64)> = (1..=3)
+        .flat_map(|step| {
+            [(format!("step_{step}00/model.pt"), step), (format!("step_{step}00/t.pkl"), step)]
+        })
+        .collect();
+    let folder = written(&files);
+    assert!(first_whole(named(&folder)).starts_with("step_300"));
+    std::fs::write(folder.path().join("step_300/t.pkl"), [0; 64]).expect("written");
+    assert!(first_whole(named(&folder)).starts_with("step_200"));
 }
