@@ -183,8 +183,7 @@ impl<'b> Files<'b> {
 }
 
 fn written(folders: &[Folder<'_>], (_, at, name): &(String, usize, String)) -> Option<SystemTime> {
-    let folder = folders.get(*at)?;
-    Some(folder.stat(folder.entries.get(name)?).1)
+    folders.get(*at)?.written(name)
 }
 
 /// A JSON text, a pickle or an archive of torch that ends too early.

@@ -148,6 +148,11 @@ impl<'b> Folder<'b> {
         })
     }
 
+    /// The last write of the entry of this name; None: there is none.
+    pub(crate) fn written(&self, name: &str) -> Option<SystemTime> {
+        Some(self.stat(self.entries.get(name)?).1)
+    }
+
     /// The last change of the folder itself.
     pub(crate) fn modified(&self) -> SystemTime {
         let modified = self.path.metadata().and_then(|metadata| metadata.modified());

@@ -356,10 +356,7 @@ fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
     for (at, one) in all.into_iter().enumerate() {
         let other = at.checked_sub(1).unwrap_or(1);
         let Some((others, own)) = files.get(other).zip(files.get(at)) else { continue };
-        let written = |at: usize, file: &String| {
-            let sub = subs.get(at)?.as_ref()?;
-            Some(sub.stat(sub.entries.get(file)?).1)
-        };
+        let written = |at: usize, file: &String| subs.get(at)?.as_ref()?.written(file);
         let both = |file| Some((written(other, file), Some(written(at, file)?)));
         let begun = begun(&mut others.iter().filter_map(both));
         let is_missing = |file: &&String| {

@@ -13,7 +13,7 @@ use super::job_session::JobSession;
 use super::muster_config::{prove_route, wait_for_master};
 use super::node_questions::SlowRanks;
 use super::own_plan::OwnPlan;
-use super::restart::{FailedAttempt, NextAttempt, Restarts, calls_for_another_leader};
+use super::restart::{NextAttempt, Restarts, calls_for_another_leader};
 use super::seats;
 use super::shared_plan::{free_port, run_identity};
 use super::stale::Duty;
@@ -81,9 +81,7 @@ impl Agreed {
 
     /// The first failure of this attempt is known.
     pub(super) fn failed(&mut self, cause: &Cause) {
-        if FailedAttempt::from(cause).calls_for_another_node() {
-            self.seating.avoided.insert(cause.node);
-        }
+        seats::avoid(&mut self.seating, cause);
         self.leader_resigns =
             self.leader.is_some_and(|leader| calls_for_another_leader(cause, leader));
         if cause.loss.is_some() {

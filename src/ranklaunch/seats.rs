@@ -56,9 +56,7 @@ pub(super) async fn wait(
         let Seating { spares, avoided, .. } = &config.seating;
         let mut seating =
             Seating { spares: *spares, avoided: avoided.clone(), ..Seating::default() };
-        if FailedAttempt::from(cause).calls_for_another_node() {
-            seating.avoided.insert(cause.node);
-        }
+        avoid(&mut seating, cause);
         seating.lost = lost;
         let (Again { attempt, tally, .. }, restarts) = (again, restarts.clone());
         let identity = None;
@@ -148,6 +146,13 @@ pub(super) fn gives_up(node: u32) -> Text {
         "node {node} held the others back until the end of this attempt: if a spare waits, it takes the seat",
         "节点 {node} 直到本次尝试结束都在拖慢其他节点：若有备用节点等待，则由其接替席位"
     )
+}
+
+/// A node whose failure calls for another one is no place for the next attempt.
+pub(super) fn avoid(seating: &mut Seating, cause: &Cause) {
+    if FailedAttempt::from(cause).calls_for_another_node() {
+        seating.avoided.insert(cause.node);
+    }
 }
 
 /// The same once these nodes are lost.

@@ -187,7 +187,6 @@ fn bad_node_is_remembered_until_it_is_repaired() {
     assert!(!said.contains("has the seat of node") && !said.contains("failed in"), "{said}");
 }
 
-/// A launcher that ends by itself after its report, since it has lost its guard, is not awaited either.
 /// A node that is slow until an attempt ends gives its seat away, whatever ended the attempt; the others keep theirs.
 #[test]
 fn spare_takes_the_seat_of_a_slow_node() {
@@ -224,6 +223,7 @@ fn has_seat(node: &Running) -> usize {
     node.err().matches("has the seat of node 2").count()
 }
 
+/// A launcher that ends by itself after its report, since it has lost its guard, is not awaited either.
 #[test]
 fn spare_takes_the_seat_of_a_node_that_leaves() {
     let job = Job::new();

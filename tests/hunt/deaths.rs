@@ -1,8 +1,8 @@
 //! One job whose ranks and nodes are killed again and again: how long until all ranks of the next attempt run, and what is
 //! left behind.
 //!
-//! Four seats and two spares, each in a network namespace of its own, one rank each, `--warm`. DEATHS sets how many, ENGINE which engine. The times
-//! are printed, not judged: they are those of this machine and this build.
+//! Four seats and two spares, each in a network namespace of its own, one rank each, `--warm`. DEATHS sets how many, ENGINE
+//! which engine. The times are printed, not judged: they are those of this machine and this build.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};

@@ -15,7 +15,6 @@ use std::collections::BTreeSet;
 
 use super::world::*;
 use super::{Election, voters};
-use text::order::InOrder;
 
 /// Who is there, the leader first and then those that had a seat: the order of seats and votes.
 fn order(leader: u32, agreed: &Agreed, there: &BTreeSet<u32>) -> Vec<u32> {
@@ -31,7 +30,7 @@ impl World {
         let known = self.began.entry(agreed.attempt).or_insert_with(|| agreed.clone()).clone();
         let left_out =
             agreed.attempt.checked_sub(1).is_some_and(|one| !self.began.contains_key(&one));
-        let distinct: BTreeSet<u32> = agreed.seats.iter().copied().in_set();
+        let distinct: BTreeSet<u32> = agreed.seats.iter().copied().collect();
         if (known.run, &known.seats) != (agreed.run, &agreed.seats) {
             self.failure =
                 Some(format!("two agreements for one attempt: {known:?} and {agreed:?}"));

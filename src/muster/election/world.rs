@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use serde::{Deserialize, Serialize};
 
 use super::{Election, Vote, voters};
-use text::order::InOrder;
 
 /// Random numbers that a seed gives (SplitMix64).
 pub(super) struct Random(u64);
@@ -352,7 +351,7 @@ impl World {
             6..=7 => {
                 let both: Vec<u32> = (0..u32::try_from(all).expect("small")).collect();
                 let side: BTreeSet<u32> =
-                    both.iter().copied().filter(|_| self.random.is_one_in(2)).in_set();
+                    both.iter().copied().filter(|_| self.random.is_one_in(2)).collect();
                 self.log(format!("halves: {side:?}"));
                 let pairs = both.iter().flat_map(|from| both.iter().map(move |to| (*from, *to)));
                 let is_between = |(from, to): &(u32, u32)| side.contains(from) != side.contains(to);

@@ -461,16 +461,19 @@ impl Run {
     /// While the attempt runs, others vote in place of voters that are gone: so one loss after the other leaves a majority.
     fn other_voters(&self) -> Option<(Succession, Electorate)> {
         let succession = self.job.config.succession.as_ref()?;
-        let last = succession.electorate()?;
-        let others = last.voters.iter().filter(|voter| **voter != self.job.config.leader);
-        let is_whole = others.clone().all(|voter| self.voting.contains(voter));
-        if !matches!(self.phase, RunPhase::Running) || is_whole && !last.voters.is_empty() {
+        if !matches!(self.phase, RunPhase::Running) {
             return None;
         }
+        let last = succession.electorate()?;
+        let leader = self.job.config.leader;
+        let is_here = |voter: &u32| *voter == leader || self.voting.contains(voter);
+        let is_whole = !last.voters.is_empty() && last.voters.iter().all(is_here);
         // Without a majority they cannot agree.
+        if is_whole || !succession.is_quorum(&self.voting) {
+            return None;
+        }
         let next = renewed(&self.job.config, &self.job.registry, &last)?;
-        (!next.voters.is_empty() && succession.is_quorum(&self.voting))
-            .then(|| (succession.clone(), next))
+        (!next.voters.is_empty()).then(|| (succession.clone(), next))
     }
 
     fn renewed(&mut self, next: Option<Electorate>) {
