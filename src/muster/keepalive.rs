@@ -225,7 +225,7 @@ impl Port {
 pub enum Cut {
     /// Closed in order, as after the end of a process.
     Closed,
-    /// Ended by a reset, or in the middle of a frame.
+    /// Ended by a reset, or with something that is no frame.
     Reset,
 }
 
@@ -285,6 +285,7 @@ impl Sight {
                 None => Port::Unanswered,
             };
             if let Some(loss) = self.judge(found, cut.elapsed()) {
+                tracing::info!(?peer, ?loss, sight = ?self, "its connection was cut");
                 return loss;
             }
             sleep(AGAIN).await;

@@ -415,7 +415,7 @@ impl Offer {
 /// A node without a seat.
 #[derive(Debug)]
 pub struct Parked {
-    connection: Connection,
+    pub(crate) connection: Connection,
 }
 
 /// What ends the wait of a node without a seat.
@@ -439,6 +439,7 @@ impl Parked {
             Some(leader) => port(leader).await == Port::Open,
             None => false,
         };
+        let mut unsure = false;
         let unparked = loop {
             match self.connection.next().await {
                 Ok(FromNode0::AllDone) => break Unparked::AllDone,
@@ -446,6 +447,7 @@ impl Parked {
                     break Unparked::Verdict { cause: Box::new(cause), again };
                 }
                 Ok(FromNode0::Missed(electorate)) => self.connection.renewed(*electorate),
+                Ok(FromNode0::Unsure(is_unsure)) => unsure = is_unsure,
                 Ok(_) => {}
                 Err(lost) => {
                     let loss = match (&lost, leader) {
@@ -455,7 +457,7 @@ impl Parked {
                             sight.until_lost(leader).await
                         }
                     };
-                    break Unparked::Lost(loss);
+                    break Unparked::Lost(loss.beside(unsure));
                 }
             }
         };

@@ -27,8 +27,8 @@ const WATCH: Duration = Duration::from_millis(500);
 struct Said {
     failed: Option<Cause>,
     done: bool,
-    /// Not a report: the ranks must stop, and the verdict is to follow.
-    is_stopped: bool,
+    /// Not a report: a node may still run ranks of which nobody knows.
+    is_unsure: bool,
 }
 
 impl Said {
@@ -89,8 +89,7 @@ pub(crate) async fn run(
             }
         };
         let _ = ends.events.send(SessionEvent::Stop);
-        // A node of which the leader had not yet told may still run ranks.
-        let loss = if said.is_stopped && loss == Loss::Died { Loss::Cut } else { loss };
+        let loss = loss.beside(said.is_unsure);
         let host = resumption.as_ref().map(|one| one.hostname.as_str());
         let mut lost = node_lost(&connection, &me, host, loss, pause, offset);
         let succession = connection.config.succession.as_ref();
@@ -176,10 +175,8 @@ async fn follow(
         };
         match received {
             Received::Frame(frame) => match *frame {
-                FromNode0::Stop => {
-                    said.is_stopped = true;
-                    let _ = events.send(SessionEvent::Stop);
-                }
+                FromNode0::Stop => drop(events.send(SessionEvent::Stop)),
+                FromNode0::Unsure(is_unsure) => said.is_unsure = is_unsure,
                 FromNode0::Verdict { cause, again } => {
                     let cause = explained(cause, connection);
                     let _ = events.send(SessionEvent::Verdict { cause: Box::new(cause), again });

@@ -112,6 +112,14 @@ pub enum Loss {
     Silent,
 }
 
+impl Loss {
+    /// The loss of a leader, where `is_unsure` whether another node still runs ranks: its own end is proven, but not that
+    /// of all ranks.
+    pub(crate) fn beside(self, is_unsure: bool) -> Loss {
+        if is_unsure && self == Loss::Died { Loss::Cut } else { self }
+    }
+}
+
 impl Cause {
     /// The cause when a node is lost.
     pub fn lost(

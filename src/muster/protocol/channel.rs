@@ -73,6 +73,8 @@ pub struct Channel<In, S = TcpStream> {
     inbox: Vec<u8>,
     cipher: Option<Box<TransportState>>,
     longest: usize,
+    /// Whether a write has met a reset. The kernel says so once; the next read finds an end as after an orderly close.
+    was_reset: bool,
     direction: PhantomData<fn() -> In>,
 }
 
@@ -83,6 +85,7 @@ impl<In: Message, S: Stream> Channel<In, S> {
             inbox: Vec::new(),
             cipher: cipher.map(Box::new),
             longest: LONGEST_UNIDENTIFIED,
+            was_reset: false,
             direction: PhantomData,
         }
     }
@@ -116,7 +119,10 @@ impl<In: Message, S: Stream> Channel<In, S> {
             let missing = self.missing()?;
             self.inbox.reserve_exact(missing);
             if self.stream.read_buf(&mut self.inbox).await? == 0 {
-                return Err(ChannelError::Closed);
+                return Err(match self.was_reset {
+                    true => io::Error::from(io::ErrorKind::ConnectionReset).into(),
+                    false => ChannelError::Closed,
+                });
             }
         }
     }
@@ -174,8 +180,11 @@ impl<In: Message, S: Stream> Channel<In, S> {
                 head.copy_from_slice(&header(written));
             }
         }
-        self.stream.write_all(&framed).await?;
-        Ok(())
+        let written = self.stream.write_all(&framed).await;
+        // A pipe is broken after the peer's orderly close, which the next read finds.
+        self.was_reset |=
+            written.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe);
+        Ok(written?)
     }
 
     /// Shuts down our side and waits for the peer to close. So the last frame is not lost to a reset that unread bytes

@@ -116,6 +116,8 @@ pub enum FromNode0 {
     Ping,
     /// A node failed: the ranks must stop, and the verdict follows.
     Stop,
+    /// Whether a node may still run ranks of which nobody knows: what follows the attempt waits for their end.
+    Unsure(bool),
     Verdict {
         cause: Cause,
         again: Option<Again>,
@@ -240,6 +242,7 @@ impl Message for FromNode0 {
             | FromNode0::Leads(_)
             | FromNode0::Ping
             | FromNode0::Stop
+            | FromNode0::Unsure(_)
             | FromNode0::AllDone
             | FromNode0::Measure { .. }
             | FromNode0::MeasureTo { .. }

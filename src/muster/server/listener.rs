@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::keepalive::{self, Cut};
 use crate::net::{ConnectionLimiter, on_all_addresses};
 use crate::protocol::handshake::{self, Rejection};
-use crate::protocol::{Channel, FromMember, FromNode0, Hello, Secret, channel};
+use crate::protocol::{Channel, ChannelError, FromMember, FromNode0, Hello, Secret, channel};
 use text::text;
 
 /// Offset of the connection numbers of a second listener, which are greater than those of the first.
@@ -213,20 +213,21 @@ async fn pump(
     events: mpsc::Sender<ConnectionEvent>,
 ) {
     keepalive::prepare(channel.stream());
+    let mut writes = true;
     let cut = loop {
         tokio::select! {
             biased;
-            bytes = frames.recv() => match bytes {
-                Some(bytes) => {
-                    if !is_sent(&mut channel, &bytes).await {
-                        break Cut::Reset;
-                    }
+            bytes = frames.recv(), if writes => match bytes {
+                Some(bytes) => match is_sent(&mut channel, &bytes).await {
+                    Some(is_sent) => writes = is_sent,
+                    None => break Cut::Reset,
                 }
                 None => {
                     let _ = timeout(DRAIN, channel.close()).await;
                     return;
                 }
             },
+            // What the peer had sent before its end, and which end that was.
             frame = channel.receive() => match frame {
                 Ok(frame) => {
                     if events.send(ConnectionEvent::Frame(id, Box::new(frame))).await.is_err() {
@@ -236,16 +237,66 @@ async fn pump(
                 Err(error) => break Cut::from(&error),
             },
             // One part at a time: all other frames that came in the meantime are sent before the next part.
-            Some(bytes) = later.recv() => {
-                if !is_sent(&mut channel, &bytes).await {
-                    break Cut::Reset;
-                }
+            Some(bytes) = later.recv(), if writes => match is_sent(&mut channel, &bytes).await {
+                Some(is_sent) => writes = is_sent,
+                None => break Cut::Reset,
             }
         }
     };
     let _ = events.send(ConnectionEvent::Gone(id, cut)).await;
 }
 
-async fn is_sent(channel: &mut Channel<FromMember>, bytes: &[u8]) -> bool {
-    matches!(timeout(SEND, channel.send_encoded(bytes)).await, Ok(Ok(())))
+/// None: not within the time limit, or not by the peer's fault.
+async fn is_sent(channel: &mut Channel<FromMember>, bytes: &[u8]) -> Option<bool> {
+    match timeout(SEND, channel.send_encoded(bytes)).await.ok()? {
+        Ok(()) => Some(true),
+        Err(ChannelError::Io(_)) => Some(false),
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    /// What is heard of a peer that has said that it is done, and whose connection has ended, while frames wait for it.
+    async fn heard_of(end: fn(TcpStream)) -> Vec<ConnectionEvent> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let peer = TcpStream::connect(listener.local_addr().expect("an address")).await;
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let mut peer: Channel<FromNode0> = Channel::new(peer.expect("a connection"), None);
+        peer.send(&FromMember::Done).await.expect("it is sent");
+        end(peer.into_stream().expect("nothing was sent to it"));
+        let (frames, first) = mpsc::unbounded_channel();
+        let (later, second) = mpsc::unbounded_channel();
+        let out = FrameSender { frames, later };
+        (0..8).for_each(|_| out.send(&FromNode0::Stop));
+        let (sender, mut events) = mpsc::channel(8);
+        pump(Channel::new(stream, None), [first, second], 1, sender).await;
+        let mut heard = Vec::new();
+        while let Some(event) = events.recv().await {
+            heard.push(event);
+        }
+        heard
+    }
+
+    #[tokio::test]
+    async fn frames_that_wait_hide_neither_the_last_word_nor_the_end() {
+        let closed = heard_of(drop).await;
+        let is_reported = matches!(
+            closed.as_slice(),
+            [ConnectionEvent::Frame(1, done), ConnectionEvent::Gone(1, Cut::Closed)]
+                if matches!(**done, FromMember::Done)
+        );
+        assert!(is_reported, "{closed:?}");
+        let reset = heard_of(|peer| {
+            let linger = rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO));
+            linger.expect("it is set");
+        });
+        let reset = reset.await;
+        // A firewall ends connections so.
+        assert!(matches!(reset.last(), Some(ConnectionEvent::Gone(1, Cut::Reset))), "{reset:?}");
+    }
 }

@@ -71,6 +71,8 @@ struct Run {
     lost: LostNodes,
     /// A node with a seat is lost that may still run its ranks.
     is_unsure: bool,
+    /// What the members know of that.
+    told_unsure: bool,
     events: UnboundedSender<session::SessionEvent>,
     desk: Desk,
 }
@@ -114,6 +116,7 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
         leaving,
         lost,
         is_unsure: false,
+        told_unsure: false,
         events,
         desk,
     };
@@ -149,6 +152,7 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
             () = sleep_until(decision.unwrap_or(began)), if decision.is_some() => run.decide(),
             Some(renewed) = renewal.join_next() => run.renewed(renewed.ok().flatten()),
         }
+        run.tell_unsure();
         run.end_if_all_done();
     }
     run.linger(&mut inbox).await;
@@ -226,6 +230,7 @@ impl Run {
         self.job.registry.resume(arrival, was);
         let Some(member) = self.job.registry.get(node) else { return };
         member.send(&FromNode0::Welcome { at: now(), wall: millis(SystemTime::now()) });
+        member.send(&FromNode0::Unsure(self.told_unsure));
         match &self.phase {
             RunPhase::Running => {}
             RunPhase::Failing { .. } => member.send(&FromNode0::Stop),
@@ -278,6 +283,7 @@ impl Run {
                 // Who was not there when that was agreed has no vote on it.
                 let park = FromNode0::Park { electorate: last.map(Box::new), votes: false };
                 member.send(&park);
+                member.send(&FromNode0::Unsure(self.told_unsure));
                 self.waiting.insert(node);
             }
             Err(refusal) => {
@@ -315,6 +321,16 @@ impl Run {
         let can_return = self.job.resume.is_some();
         let longest = if can_return { config.peer_timeout } else { Duration::ZERO };
         self.away.wait_for(node, member, how, longest);
+        self.tell_unsure();
+    }
+
+    /// If this leader is lost before it gives a verdict, the others know only what they were told.
+    fn tell_unsure(&mut self) {
+        let is_away = self.job.running.iter().any(|node| self.away.has(*node));
+        let is_unsure = self.is_unsure || is_away;
+        if is_unsure != std::mem::replace(&mut self.told_unsure, is_unsure) {
+            self.job.registry.broadcast(&FromNode0::Unsure(is_unsure));
+        }
     }
 
     /// Whether the end of a node's connection matters. It does not matter after the node's farewell or its own report.
@@ -372,6 +388,7 @@ impl Run {
         let is_awaited = self.is_awaited(node);
         self.lost.lock().insert(node);
         self.is_unsure |= loss != Loss::Died && self.job.running.contains(&node);
+        self.tell_unsure();
         self.running.remove(&node);
         if let RunPhase::Failing { failures, .. } = &mut self.phase
             && let Some(cause) = failures.get_mut(&node)

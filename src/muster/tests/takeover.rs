@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio::time::{Instant, timeout};
 
 use super::*;
-use crate::protocol::Cause;
+use crate::protocol::{Cause, FromNode0};
 
 /// One launcher of a job with two seats.
 struct Launcher {
@@ -165,6 +165,22 @@ async fn survivors_of_the_leader_go_on() {
     for session in [&mut of_one, &mut of_two] {
         assert_eq!(session.next_event().await, SessionEvent::AllDone);
     }
+}
+
+/// Whoever goes on without the leader knows whether another node was lost of which nobody knows whether it still runs.
+#[tokio::test]
+async fn leader_tells_whether_a_lost_node_may_still_run() {
+    let ([_zero, one, _two], [of_zero, of_one], mut parked) = begun().await;
+    of_one.die();
+    drop(one);
+    loop {
+        match parked.connection.next().await.expect("it leads") {
+            FromNode0::Unsure(is_unsure) => break assert!(is_unsure, "its connection was cut"),
+            FromNode0::Verdict { .. } => panic!("it never said so"),
+            _ => {}
+        }
+    }
+    drop(of_zero);
 }
 
 /// Control: one of three has no majority.
