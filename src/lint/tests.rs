@@ -148,14 +148,24 @@ fn pods_are_seats_and_spares_in_every_kind() {
 
 #[test]
 fn number_of_all_nodes_as_nnodes_is_corrected() {
-    let words = ", --nnodes, $(WORLD_SIZE), --spares, '2'";
-    for (kind, text) in kinds(6, &pod(words, ""), "", "") {
+    let counted = [
+        ("PyTorchJob", "WORLD_SIZE"),
+        ("Volcano", "WORLD_SIZE"),
+        ("LeaderWorkerSet", "LWS_GROUP_SIZE"),
+    ];
+    let numbers = ["WORLD_SIZE", "LWS_GROUP_SIZE"].into_iter().flat_map(|variable| {
+        let words = format!(", --nnodes, $({variable}), --spares, '2'");
+        kinds(6, &pod(&words, ""), "", "")
+            .into_iter()
+            .map(move |(kind, text)| (kind, text, variable))
+    });
+    for (kind, text, variable) in numbers {
         let report = report("m.yaml", &text);
         let said = report.findings.iter().find(|one| one.id == Id::NodesCount);
         assert_eq!(
             said.is_some(),
-            ["PyTorchJob", "Volcano"].contains(&kind),
-            "{kind}: {}",
+            counted.contains(&(kind, variable)),
+            "{kind} {variable}: {}",
             plain(&report, Lang::En)
         );
         if let Some(said) = said {
@@ -166,6 +176,9 @@ fn number_of_all_nodes_as_nnodes_is_corrected() {
             );
             assert!(said.hint.en.contains("--nnodes 4"), "{}", said.hint.en);
         }
+    }
+    for (kind, text) in kinds(6, &pod(", --nnodes, $(LWS_GROUP_SIZE), --spares, '0'", ""), "", "") {
+        assert_eq!(ids("m.yaml", &text), [], "{kind}: without spares all nodes have seats");
     }
     let listed = pod(", --nodes, 'a,b,c,d', --spares, '1'", "");
     for (kind, text) in kinds(4, &listed, "", "") {
@@ -379,8 +392,28 @@ fn slurm_keeps_the_nodes_of_a_job_with_spares() {
         "#!/bin/bash\n#SBATCH -N 6\n{keep}\nsrun -k {run} -- a.py\nsrun -k {run} -- b.py\n"
     );
     assert_eq!(found("a.sbatch", &twice), []);
-    let tasks = script("#SBATCH --ntasks-per-node=8\n#SBATCH -k -N 6", "", "-k", "--spares 2");
-    assert_eq!(ids("a.sh", &tasks), [Id::SparesSeats]);
+    for (directives, srun, refused) in [
+        ("--ntasks-per-node=8 -N 6", "", true),
+        ("--ntasks=48 --nodes=6", "", true),
+        ("-n48 -N6", "", true),
+        ("-n 48 -N 6", "", true),
+        ("-n 7 -N 6", "", true),
+        ("", "-n 48 -N 6", true),
+        ("-N 6", "--ntasks 48", true),
+        ("-n 6 -N 6", "", false),
+        ("-n 48", "", false),
+        ("-n 48 -N 4-6", "", false),
+        ("-n 48 -N 6", "-n 6", false),
+        ("-n 48 -N 6", "-n $TASKS", false),
+        ("-n 48 -N 6", "--ntasks-per-node=1", false),
+        ("--ntasks-per-node=8 -N 6", "-n 6", false),
+        ("--ntasks-per-node=8 -n 6 -N 6", "", false),
+    ] {
+        let tasks =
+            script(&format!("#SBATCH -k {directives}"), "", &format!("-k {srun}"), "--spares 2");
+        let expected = if refused { vec![Id::SparesSeats] } else { vec![] };
+        assert_eq!(ids("a.sh", &tasks), expected, "{tasks}");
+    }
     let one_by_one = script(keep, "", "-N1 -n1 -w n3 -k", "--nnodes 4 --spares 2 --node-rank 3");
     assert_eq!(ids("a.sh", &one_by_one), []);
     let mpi = "mpirun -n 6 --map-by ppr:1:node ranklaunch --spares 2 -- t.py\n";

@@ -35,9 +35,9 @@ impl StatedSize {
 
 /// A word, with known variables of the platform replaced.
 fn read(job: &Workload<'_>, place: &LaunchSite<'_>, word: &Word) -> StatedSize {
-    let of_slurm = |name: &str| SLURM_NODES.contains(&name).then(|| by_slurm(place))?;
+    let counted = |name: &str| SLURM_NODES.contains(&name).then(|| by_slurm(place))?;
     let word = word.filled(|name| {
-        let number = platform(job, name).or_else(|| of_slurm(name));
+        let number = platform(job, name).or_else(|| counted(name));
         number.map(|number| number.to_string())
     });
     if !word.is_plain() {
@@ -49,19 +49,42 @@ fn read(job: &Workload<'_>, place: &LaunchSite<'_>, word: &Word) -> StatedSize {
 /// The variables in which Slurm counts the nodes.
 const SLURM_NODES: &[&str] = &["SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"];
 
+/// The options of srun above the launcher and those of sbatch, the stronger ones first; None without srun.
+fn of_slurm<'a>(place: &LaunchSite<'a>) -> Option<[&'a [Word]; 2]> {
+    let (srun, directives) = (&place.launch.under, &place.container.started.directives);
+    let is_srun = srun.first().is_some_and(|word| base(word.text()) == "srun");
+    is_srun.then_some([srun, directives])
+}
+
+/// The number of the strongest option of this name. `Some(None)`: it is not a plain number, such as `-N 4-6`.
+fn slurm_number(layers: &[&[Word]], short: &str, long: &str) -> Option<Option<u64>> {
+    let said = layers.iter().find_map(|words| option(words, short, long, true));
+    said.map(|word| word.text().parse().ok())
+}
+
 /// The nodes on which srun starts the launcher; None where it is not one number, or not one task on each.
 fn by_slurm(place: &LaunchSite<'_>) -> Option<u64> {
-    let (srun, directives) = (&place.launch.under, &place.container.started.directives);
-    if srun.first().is_none_or(|word| base(word.text()) != "srun") {
-        return None;
-    }
-    let number = |short: &str, long: &str| {
-        let said =
-            [srun, directives].into_iter().find_map(|words| option(words, short, long, true));
-        said.map(|word| word.text().parse::<u64>().ok())
-    };
-    let nodes = number("-N", "--nodes")??;
-    number("-n", "--ntasks").is_none_or(|tasks| tasks == Some(nodes)).then_some(nodes)
+    let layers = of_slurm(place)?;
+    let nodes = slurm_number(&layers, "-N", "--nodes")??;
+    let tasks = slurm_number(&layers, "-n", "--ntasks");
+    tasks.is_none_or(|tasks| tasks == Some(nodes)).then_some(nodes)
+}
+
+/// Several tasks where Slurm starts them on one node: their total and the nodes, or else how many each node has. As in
+/// srun(1), `--ntasks-per-node` is only a limit beside `--ntasks`.
+pub(super) fn several_tasks(place: &LaunchSite<'_>) -> Option<(u64, Option<u64>)> {
+    let nodes = of_slurm(place).and_then(|layers| slurm_number(&layers, "-N", "--nodes")?);
+    let layers = [&place.launch.under, &place.container.started.directives];
+    let said = layers.into_iter().find_map(|layer| {
+        let number = |short: &str, long: &str| slurm_number(&[layer], short, long);
+        match (number("-n", "--ntasks"), nodes, number("", "--ntasks-per-node")) {
+            (None, _, None) => None,
+            (Some(Some(all)), Some(nodes), _) => Some((all > nodes).then_some((all, Some(nodes)))),
+            (Some(None), ..) | (.., None | Some(None)) => Some(None),
+            (.., Some(Some(each))) => Some((each > 1).then_some((each, None))),
+        }
+    });
+    said.flatten()
 }
 
 /// The nodes on which the platform starts the launcher, those without a seat as well.
@@ -90,6 +113,7 @@ fn platform(job: &Workload<'_>, name: &str) -> Option<u64> {
         ("PyTorchJob", "WORLD_SIZE") => Some(job.nodes()?.saturating_mul(operator().unwrap_or(1))),
         ("TrainingJob", "WORLD_SIZE" | "NODE_COUNT") => job.nodes(),
         ("Job", "WORLD_SIZE") if job.kind.gives_master => job.nodes(),
+        ("LeaderWorkerSet", "LWS_GROUP_SIZE") => job.nodes(),
         _ => None,
     }
 }

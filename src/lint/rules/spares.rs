@@ -3,7 +3,7 @@
 //! What a controller does with the other pods when one fails is written in its documentation or its source; each
 //! function says where.
 
-use super::sizes::{StatedSize, handed, spares, stated_nodes};
+use super::sizes::{StatedSize, handed, several_tasks, spares, stated_nodes};
 use crate::launches::{base, option};
 use crate::pods::Layers;
 use crate::scene::{Findings, LaunchSite, Scene};
@@ -67,22 +67,22 @@ pub(super) fn seats(scene: &Scene<'_>, findings: &mut Findings) {
                 text!("use --muster auto", "请使用 --muster auto"),
             );
         }
-        let started = &place.container.started;
-        let tasks = [&place.launch.under, &started.directives];
-        let tasks =
-            tasks.into_iter().find_map(|words| option(words, "", "--ntasks-per-node", true));
-        if let Some(tasks) =
-            tasks.filter(|word| word.text().parse().is_ok_and(|tasks: u64| tasks > 1))
-        {
-            let tasks = tasks.text();
+        let several = several_tasks(&place).map(|several| match several {
+            (tasks, Some(nodes)) => text!(
+                "Slurm starts {tasks} tasks on {nodes} nodes, each for one rank",
+                "Slurm 在 {nodes} 个节点上启动 {tasks} 个 task，每个对应一个 rank"
+            ),
+            (tasks, None) => text!(
+                "Slurm starts {tasks} tasks on each node, each for one rank",
+                "Slurm 在每个节点上启动 {tasks} 个 task，每个对应一个 rank"
+            ),
+        });
+        if let Some(several) = several {
             refused(
+                several,
                 text!(
-                    "Slurm starts {tasks} tasks on each node, each for one rank",
-                    "Slurm 在每个节点上启动 {tasks} 个 task，每个对应一个 rank"
-                ),
-                text!(
-                    "a spare is a whole node: --ntasks-per-node=1",
-                    "备用以节点为单位：--ntasks-per-node=1"
+                    "a spare is a whole node: --ntasks-per-node=1, without another --ntasks",
+                    "备用以节点为单位：--ntasks-per-node=1，且不要另设 --ntasks"
                 ),
             );
         }
