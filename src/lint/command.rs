@@ -19,6 +19,7 @@ use settings::{Nproc, Settings};
 use text::lang::Text;
 use text::text;
 use text::yaml::Node;
+use verdict::{Id, Refusal};
 
 /// The command line of a container: its `command` and `args`, and its literal variables.
 pub(super) fn of_container(
@@ -381,7 +382,7 @@ impl Reader {
             rest.iter().find(|word| word.text().contains(text)).map_or(first.line, |word| word.line)
         };
         let words = std::iter::once(first).chain(rest).map(|word| word.text().into());
-        let options = match cli::Command::parse(words) {
+        let mut options = match cli::Command::parse(words) {
             Ok(cli::Command::Run(options)) => options,
             // Help and version start nothing.
             Ok(_) | Err(cli::Stop::Shown(_)) => return,
@@ -394,20 +395,35 @@ impl Reader {
         };
         let variables =
             self.known.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        let settings = launches::settings(&options, variables, self.profiles).map(Rc::new);
+        let given = [
+            (FlagField::Nproc, "--nproc-per-node", &mut options.nproc_per_node),
+            (FlagField::Nnodes, "--nnodes", &mut options.nnodes),
+            (FlagField::Spares, "--spares", &mut options.spares),
+            (FlagField::NodeRank, "--node-rank", &mut options.node_rank),
+            (FlagField::MasterAddr, "--master-addr", &mut options.master_addr),
+            (FlagField::MasterPort, "--master-port", &mut options.master_port),
+            (FlagField::Grace, "--grace", &mut options.grace),
+            (FlagField::Heads, "--heads", &mut options.heads),
+            (FlagField::Profile, "--profile", &mut options.profile),
+        ]
+        .map(|(field, flag, option)| {
+            let value = option.as_ref().and_then(|value| value.to_str()).map(str::to_owned);
+            let is_open = OPEN.contains(&field)
+                && value.as_ref().is_some_and(|value| value.contains(EXPANDED));
+            option.take_if(|_| is_open);
+            (field, flag, value)
+        });
+        let settings = launches::settings(&options, variables, self.profiles);
+        if let Err(refusal) = &settings
+            && is_wrong_number(refusal)
+        {
+            let named = refusal.text.en.split(' ').next().unwrap_or_default();
+            let unread = Unread { line: line_of(named), text: refusal.text.clone() };
+            self.started.refused.push(unread);
+        }
+        let settings = settings.ok().map(Rc::new);
         let mut stated = BTreeMap::new();
-        for (field, flag, value) in [
-            (FlagField::Nproc, "--nproc-per-node", &options.nproc_per_node),
-            (FlagField::Nnodes, "--nnodes", &options.nnodes),
-            (FlagField::Spares, "--spares", &options.spares),
-            (FlagField::NodeRank, "--node-rank", &options.node_rank),
-            (FlagField::MasterAddr, "--master-addr", &options.master_addr),
-            (FlagField::MasterPort, "--master-port", &options.master_port),
-            (FlagField::Grace, "--grace", &options.grace),
-            (FlagField::Heads, "--heads", &options.heads),
-            (FlagField::Profile, "--profile", &options.profile),
-        ] {
-            let value = value.as_ref().and_then(|value| value.to_str()).map(str::to_owned);
+        for (field, flag, value) in given {
             let variable = format!("RANKLAUNCH_{}", flag.trim_start_matches('-').replace('-', "_"))
                 .to_ascii_uppercase();
             let of_settings = || settings.as_deref().and_then(|settings| said(settings, field));
@@ -435,6 +451,24 @@ impl Reader {
         let launch = LaunchCommand { stated, script, args, settings, under, ..launch };
         self.started.launches.push(launch);
     }
+}
+
+/// Fields that the rules take from the command line alone: one that is known only at run time hides no other setting.
+const OPEN: [FlagField; 4] =
+    [FlagField::Nproc, FlagField::Nnodes, FlagField::NodeRank, FlagField::MasterPort];
+
+/// Whether a number that the command line or a variable gives is refused, and no template or shell replaces it.
+fn is_wrong_number(refusal: &Refusal) -> bool {
+    const NUMBERS: &[Id] = &[
+        Id::SettingsNnodes,
+        Id::SettingsSpares,
+        Id::SettingsNodeRank,
+        Id::SettingsNprocPerNode,
+        Id::SettingsMasterPort,
+        Id::SettingsHeads,
+        Id::SettingsMaxRestarts,
+    ];
+    NUMBERS.contains(&refusal.id) && !refusal.text.en.contains([EXPANDED, '$', '{', '<'])
 }
 
 /// A value of the settings for a launcher's field.

@@ -14,6 +14,7 @@ use settings::cli;
 use settings::launchers::{FlagField, LauncherKind};
 use settings::{LayoutRule, Program, Settings};
 use text::lang::Text;
+use verdict::Refusal;
 
 /// The embedded profiles, by name.
 pub(super) type Profiles = &'static [(&'static str, &'static str)];
@@ -53,7 +54,7 @@ pub(super) struct LaunchCommand {
     /// The settings of ranklaunch from its command line and profile; None if they are known only
     /// in the running pod.
     pub(super) settings: Option<Rc<Settings>>,
-    /// The launcher that starts this one on all nodes, such as srun, with its options.
+    /// What starts this one: srun and its options on all nodes, or a program for a container or another host.
     pub(super) under: Vec<Word>,
 }
 
@@ -70,7 +71,11 @@ impl LaunchCommand {
 
     /// The source of a value, if it is not the command line: ` (zimdb.toml:11)`.
     pub(super) fn source(&self, field: FlagField) -> String {
-        let Some(settings) = &self.settings else { return String::new() };
+        // Beside a value that is known only at run time the settings have that of the profile, which it replaces.
+        let is_settings = self.get(field).is_none_or(Word::is_plain);
+        let Some(settings) = self.settings.as_ref().filter(|_| is_settings) else {
+            return String::new();
+        };
         let source = match field {
             FlagField::Nnodes => {
                 let count = settings.nnodes.as_ref().map(|nodes| &nodes.source);
@@ -164,7 +169,7 @@ pub(super) fn layout_of<'a>(
 /// The layout of a profile alone.
 fn layout(name: &str, profiles: Profiles) -> Option<ProfileLayout> {
     let options = cli::Options { profile: Some(name.into()), ..cli::Options::default() };
-    let settings = settings(&options, BTreeMap::new(), profiles)?;
+    let settings = settings(&options, BTreeMap::new(), profiles).ok()?;
     if settings.layout.rule.value == LayoutRule::None {
         return None;
     }
@@ -176,13 +181,13 @@ fn layout(name: &str, profiles: Profiles) -> Option<ProfileLayout> {
 }
 
 /// The settings of ranklaunch from a command line and literal variables, without the files of the
-/// pod. None if these sources are not enough, such as with a profile in the image.
+/// pod. Refused as well if these sources are not enough, such as with a profile in the image.
 pub(super) fn settings(
     options: &cli::Options,
     variables: BTreeMap<OsString, OsString>,
     profiles: Profiles,
-) -> Option<Settings> {
-    Settings::without_files(options, variables, profiles).ok()
+) -> Result<Settings, Refusal> {
+    Settings::without_files(options, variables, profiles)
 }
 
 /// The value of the last option of this name, as getopt reads it: `-N 6`, `-N6`, `--nodes 6`, `--nodes=6`. Empty where it

@@ -235,6 +235,52 @@ fn failures_are_allowed_as_often_as_restarts() {
     }
 }
 
+/// What is known only in the pod hides nothing of what the manifest says.
+#[test]
+fn spares_are_known_beside_values_of_the_pod() {
+    let rank = ", --node-rank, $(JOB_COMPLETION_INDEX)";
+    for (words, expected) in [
+        (format!("{rank}, --spares, '2'"), vec![Id::SparesLost]),
+        (
+            format!("{rank}, --nnodes, $(N), --master-port, $(P), --spares, '2'"),
+            vec![Id::SparesLost],
+        ),
+        (format!("{rank}, --spares, '2', --max-restarts, '1'"), vec![]),
+        (format!("{rank}, --spares, '2', --muster, 'off'"), vec![Id::SparesSeats, Id::SparesLost]),
+        (format!("{rank}, --spares, $(S)"), vec![]),
+    ] {
+        let all = kinds(6, &pod(&words, ""), "", "backoffLimit: 1, ");
+        for (kind, text) in all.iter().filter(|(kind, _)| *kind == "Job") {
+            let mut ids = ids("m.yaml", text);
+            ids.sort_by_key(|id| expected.iter().position(|one| one == id));
+            assert_eq!(ids, expected, "{kind}: {words}");
+        }
+    }
+}
+
+#[test]
+fn spares_that_are_no_number_are_refused() {
+    let variable = |value: &str| format!("{{name: RANKLAUNCH_SPARES, value: '{value}'}}");
+    for (words, variable, said) in [
+        (", --spares, two", String::new(), Some("--spares is `two`, but must be a whole number")),
+        (", --spares=1.5", String::new(), Some("--spares is `1.5`, but must be a whole number")),
+        (", --nnodes, $(N), --spares, two", String::new(), Some("--spares is `two`")),
+        ("", variable("two"), Some("RANKLAUNCH_SPARES is `two`")),
+        (", --spares, '2'", String::new(), None),
+        (", --spares, $(S)", String::new(), None),
+        (", --spares, '{{ .Values.spares }}'", String::new(), None),
+        (", --spares, ${SPARES}", String::new(), None),
+    ] {
+        let all = kinds(6, &pod(words, &variable), "", "");
+        for (kind, text) in all.iter().filter(|(kind, _)| *kind == "Job") {
+            let report = report("m.yaml", text);
+            let refused = report.findings.iter().find(|one| one.id == Id::CommandRefused);
+            assert_eq!(refused.is_some(), said.is_some(), "{kind}: {words} {refused:?}");
+            assert!(refused.is_none_or(|one| one.text.en.contains(said.unwrap_or_default())));
+        }
+    }
+}
+
 /// Each policy that is for all pods, beside the same one for one of them, and beside a job without spares.
 #[test]
 fn policies_for_all_pods_are_found() {
