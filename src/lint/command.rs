@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::rc::Rc;
 
+use super::inside::{self, InnerCommand};
 use super::launches::{
     self, LaunchCommand, Launcher, LostWord, Profiles, StartedPrograms, Unread, base,
 };
@@ -54,8 +55,10 @@ struct Reader {
     known: BTreeMap<String, String>,
     /// Lines at which a literal block begins, whose text keeps its lines.
     blocks: BTreeSet<usize>,
-    /// The launcher on all nodes whose command is read, with its options.
+    /// The launcher on all nodes whose command is read, with its options; or what starts it elsewhere.
     under: Vec<Word>,
+    /// Containers and hosts around the command.
+    elsewhere: usize,
     started: StartedPrograms,
 }
 
@@ -166,7 +169,10 @@ impl Reader {
                         let rest = words.get(at..).unwrap_or_default();
                         self.launch(first, row, rest, may_not_run);
                     }
-                    None => self.python(&argv, words, may_not_run),
+                    None => match inside::command_in(words) {
+                        Some(inner) => self.elsewhere(words, inner, may_not_run, depth),
+                        None => self.python(&argv, words, may_not_run),
+                    },
                 }
             }
         }
@@ -175,16 +181,7 @@ impl Reader {
     /// A launcher such as srun, which starts its command on all nodes. Only ranklaunch and a shell are looked for in it.
     fn anywhere(&mut self, words: &[Word], may_not_run: bool, depth: usize) {
         let Some(first) = words.first() else { return };
-        // The shell splits a variable without quotes that holds the command.
-        let split = |(at, word): (usize, &Word)| {
-            let is_script = at.checked_sub(1).is_some_and(|before| words[before].text() == "-c");
-            let mut parts = word.text().split_whitespace();
-            match !is_script && parts.next().is_some_and(is_ranklaunch) {
-                true => word.text().split_whitespace().map(|part| word.part(part)).collect(),
-                false => vec![word.clone()],
-            }
-        };
-        let words: Vec<Word> = words.iter().enumerate().flat_map(split).collect();
+        let words = split(words);
         let is_name = |at: usize| {
             let before = at.checked_sub(1).and_then(|before| words.get(before));
             before.is_some_and(|before| ["-J", "--job-name"].contains(&before.text()))
@@ -198,6 +195,39 @@ impl Reader {
         self.under = under.to_vec();
         self.command(command, may_not_run, depth);
         self.under.clear();
+    }
+
+    /// The command that these words start in a container or on another host.
+    fn elsewhere(&mut self, words: &[Word], inner: InnerCommand, may_not_run: bool, depth: usize) {
+        let Some(first) = words.first() else { return };
+        if self.elsewhere >= DEEPEST {
+            return self.opaque(first);
+        }
+        self.elsewhere += 1;
+        let is_outer = self.under.is_empty();
+        if is_outer {
+            self.under = words.to_vec();
+        }
+        let known = (!inner.keeps_variables).then(|| std::mem::take(&mut self.known));
+        let given = inner.variables.iter().filter(|word| word.is_plain());
+        let given = given.filter_map(|word| word.text().split_once('='));
+        self.known.extend(given.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        match inner.is_text {
+            true if may_not_run => self.uncertain(first, "ranklaunch"),
+            true if depth < DEEPEST => {
+                let text: Vec<String> = inner.words.iter().map(Word::shown).collect();
+                self.script(&text.join(" "), &|_| first.line, depth + 1);
+            }
+            true => self.opaque(first),
+            false => self.command(&split(&inner.words), may_not_run, depth),
+        }
+        if let Some(known) = known {
+            self.known = known;
+        }
+        if is_outer {
+            self.under.clear();
+        }
+        self.elsewhere -= 1;
     }
 
     /// The words after assignments and prefixes such as `nohup`; records the assignments.
@@ -451,6 +481,19 @@ impl Reader {
         let launch = LaunchCommand { stated, script, args, settings, under, ..launch };
         self.started.launches.push(launch);
     }
+}
+
+/// The words of a command; the shell splits a variable without quotes that holds it.
+fn split(words: &[Word]) -> Vec<Word> {
+    let split = |(at, word): (usize, &Word)| {
+        let is_script = at.checked_sub(1).is_some_and(|before| words[before].text() == "-c");
+        let mut parts = word.text().split_whitespace();
+        match !is_script && parts.next().is_some_and(is_ranklaunch) {
+            true => word.text().split_whitespace().map(|part| word.part(part)).collect(),
+            false => vec![word.clone()],
+        }
+    };
+    words.iter().enumerate().flat_map(split).collect()
 }
 
 /// Fields that the rules take from the command line alone: one that is known only at run time hides no other setting.

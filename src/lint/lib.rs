@@ -11,6 +11,7 @@ mod adopted;
 mod command;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;
+mod inside;
 mod launches;
 mod pods;
 mod rules;

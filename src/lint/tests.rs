@@ -466,6 +466,52 @@ fn slurm_keeps_the_nodes_of_a_job_with_spares() {
     assert_eq!(found("a.sh", mpi), [(Id::SparesLost, 1)]);
 }
 
+/// A command in a container or on another host is read as one that stands alone.
+#[test]
+fn commands_in_containers_and_on_hosts_are_read() {
+    for (command, refused) in [
+        ("ranklaunch run O -- t.py", true),
+        ("docker run --gpus all -v /a:/b img:1 ranklaunch run O -- t.py", true),
+        ("sudo docker exec -it c1 ranklaunch run O -- t.py", true),
+        ("podman run --rm img bash -c 'ranklaunch run O -- t.py'", true),
+        ("apptainer exec --nv a.sif ranklaunch run O -- t.py", true),
+        ("singularity exec a.sif ranklaunch run O -- t.py", true),
+        ("enroot start name ranklaunch run O -- t.py", true),
+        ("C='ranklaunch run O -- t.py'\ndocker run img $C", true),
+        ("ssh n1 ranklaunch run O -- t.py", true),
+        ("ssh n1 docker exec c1 ranklaunch run O -- t.py", true),
+        ("ssh n1 \"cd '$PWD' && ranklaunch run O -- t.py\" &", true),
+        // The remote shell reads the words again: they are no script any more.
+        ("ssh n1 bash -c 'ranklaunch run O -- t.py'", false),
+        ("for n in 1 2; do ssh n$n ranklaunch run O -- t.py; done", false),
+        ("docker run --new=1 -Zx img ranklaunch run O -- t.py", false),
+        ("docker build -t ranklaunch .", false),
+    ] {
+        for (words, bad) in [("--nnodes 1 --spares 2", true), ("--nnodes 4 --spares 2", false)] {
+            let text = format!("#!/bin/bash\n{}\n", command.replace('O', words));
+            let expected = if bad && refused { vec![Id::SparesSeats] } else { vec![] };
+            assert_eq!(ids("a.sh", &text), expected, "{text}");
+        }
+    }
+    let deep =
+        format!("{}ranklaunch run --nnodes 1 --spares 2 -- t.py\n", "docker run i ".repeat(20_000));
+    assert_eq!(ids("a.sh", &format!("#!/bin/bash\n{deep}")), []);
+    // Variables reach a command in a container only by an option.
+    for (command, known) in [
+        ("export RANKLAUNCH_SPARES=2\napptainer exec a.sif CMD", true),
+        ("export RANKLAUNCH_SPARES=2\napptainer exec -e a.sif CMD", false),
+        ("export RANKLAUNCH_SPARES=2\ndocker run img CMD", false),
+        ("export RANKLAUNCH_SPARES=2\nssh n1 CMD", false),
+        ("docker run -e RANKLAUNCH_SPARES=2 img CMD", true),
+        ("docker run -e RANKLAUNCH_SPARES=2 img true; CMD", false),
+    ] {
+        let run = "ranklaunch run --nnodes 1 -- t.py";
+        let text = format!("#!/bin/bash\n{}\n", command.replace("CMD", run));
+        let expected = if known { vec![Id::SparesSeats] } else { vec![] };
+        assert_eq!(ids("a.sh", &text), expected, "{text}");
+    }
+}
+
 #[test]
 fn services_of_a_compose_file_are_counted() {
     let file = |services: u64, variables: &str| {
