@@ -51,7 +51,7 @@ pub(super) fn remember(
         node: name.clone(),
         host: host.to_owned(),
         id: id.to_owned(),
-        text: text.clone(),
+        text: failure.said(text),
         run: ready.identity.run_id.clone(),
     };
     // Beside the folders of all runs. The mount may not answer, and nobody waits for the line.

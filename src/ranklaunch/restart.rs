@@ -81,6 +81,15 @@ impl FailedAttempt {
         self.cause.as_ref().map_or(self.id.as_str(), |cause| &cause.id)
     }
 
+    /// How it ended, behind the cause that the output shows.
+    pub(super) fn said(&self, end: &Text) -> Text {
+        let cause = self.cause.as_ref().map(|cause| &cause.text).filter(|text| *text != end);
+        let (Some(Text { en, zh }), Text { en: end, zh: end_zh }) = (cause, end) else {
+            return end.clone();
+        };
+        text!("{en} ({end})", "{zh}（{end_zh}）")
+    }
+
     /// The retry that the cause asks for, if the cause is certain.
     fn asks_for(&self) -> Option<Retry> {
         let certain = |cause: &&Why| cause.confidence == Confidence::Certain;

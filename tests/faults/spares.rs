@@ -169,6 +169,7 @@ fn bad_node_is_remembered_until_it_is_repaired() {
     assert!(said.contains(") has the seat of node 1"), "{said}");
     let listed = asked(&[]).expect_code(0);
     assert!(listed.out.starts_with("gpu-1  0:"), "{}", listed.out);
+    assert!(listed.out.contains(" ago  xid_79: "), "{}", listed.out);
     assert_eq!(listed.out.lines().count(), 1, "{}", listed.out);
 
     let second = job();

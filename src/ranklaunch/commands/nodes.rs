@@ -134,10 +134,10 @@ fn list(nodes: &[Remembered], lang: Lang) -> String {
         let Some(last) = all.last() else { continue };
         let (ago, Text { en, zh }, id) = (clock(age(last)), &last.text, &last.id);
         lines.push(match all.len() {
-            1 => text!("{node}  {ago} ago  {en} [{id}]", "{node}  {ago} 前  {zh} [{id}]"),
+            1 => text!("{node}  {ago} ago  {id}: {en}", "{node}  {ago} 前  {id}：{zh}"),
             count => text!(
-                "{node}  {count} times, {ago} ago  {en} [{id}]",
-                "{node}  {count} 次，{ago} 前  {zh} [{id}]"
+                "{node}  {count} times, {ago} ago  {id}: {en}",
+                "{node}  {count} 次，{ago} 前  {id}：{zh}"
             ),
         });
     }
@@ -145,4 +145,27 @@ fn list(nodes: &[Remembered], lang: Lang) -> String {
         lines.push(text!("no node failed in the last seven days", "最近七天没有节点发生故障"));
     }
     lines.iter().map(|line| format!("{}\n", in_one_line(line.get(lang)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_begins_with_node_age_and_cause() {
+        let text = text!("the GPU is lost (exit code 1)", "GPU 丢失（退出码 1）");
+        let last = Incident { id: "xid_79".to_owned(), text, ..forgotten("n7") };
+        let first = Incident { id: "node.died".to_owned(), ..last.clone() };
+        for (all, lang, expected) in [
+            (vec![last.clone()], Lang::En, "n7  0:00 ago  xid_79: the GPU is lost (exit code 1)\n"),
+            (
+                vec![first, last.clone()],
+                Lang::En,
+                "n7  2 times, 0:00 ago  xid_79: the GPU is lost (exit code 1)\n",
+            ),
+            (vec![last], Lang::Zh, "n7  0:00 前  xid_79：GPU 丢失（退出码 1）\n"),
+        ] {
+            assert_eq!(list(&[("n7".to_owned(), all)], lang), expected);
+        }
+    }
 }

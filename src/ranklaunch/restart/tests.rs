@@ -78,6 +78,23 @@ fn failed(code: i32) -> FailedAttempt {
 }
 
 #[test]
+fn failure_says_its_cause_before_its_end() {
+    let end = text!("rank 1 exited with code 1", "rank 1 以退出码 1 结束");
+    let why = |text: &str| {
+        Some(Box::new(Why::without_log("xid_79", Text::same(text.to_owned()), end.clone())))
+    };
+    for (cause, expected) in [
+        (None, "rank 1 exited with code 1"),
+        (why("the GPU is lost"), "the GPU is lost (rank 1 exited with code 1)"),
+    ] {
+        assert_eq!(FailedAttempt { cause, ..failed(1) }.said(&end).en, expected);
+    }
+    let same = Why::without_log("xid_79", end.clone(), end.clone());
+    let cause = Some(Box::new(same));
+    assert_eq!(FailedAttempt { cause, ..failed(1) }.said(&end), end);
+}
+
+#[test]
 fn only_failures_a_restart_may_fix_are_restarted() {
     let of = |class, id, code| FailedAttempt { class, id, ..failed(code) };
     let lost =
