@@ -16,7 +16,7 @@ use verdict::{Id, Refusal, Severity};
 const MOST: u32 = 1024;
 
 /// Checks of the job rather than of the machine, which remain on.
-const KEPT: [Id; 2] = [Id::GpuCount, Id::EnvNccl];
+const KEPT: [Id; 3] = [Id::GpuCount, Id::EnvNccl, Id::MembershipSpares];
 
 impl Assumed {
     /// The last value of a fact wins. None: nothing is assumed.

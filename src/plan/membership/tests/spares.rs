@@ -1,5 +1,6 @@
 //! Seats and spares, beside every number of nodes.
 
+use settings::Assumed;
 use verdict::Severity;
 
 use super::*;
@@ -101,17 +102,20 @@ fn nodes_of_the_platform_are_seats_and_spares() {
     let mut strict = settings(4, 2);
     let fail = Sourced::new(Severity::Fail, Source::Flag("--severity".to_owned()));
     strict.severities.insert(Id::MembershipSpares, fail);
-    let told = tell(
-        &strict,
-        &host(
-            "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=5 SLURM_NODEID=1 SLURM_STEP_NODELIST=n[1-5]",
-        ),
-        &gpus(8),
+    let five = host(
+        "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=5 SLURM_NODEID=1 SLURM_STEP_NODELIST=n[1-5]",
     );
+    let told = tell(&strict, &five, &gpus(8));
     assert_eq!(
         told.notes.failures.iter().map(|one| one.id).collect::<Vec<_>>(),
         [Id::MembershipSpares]
     );
+    // The number of nodes is the job's, whatever GPUs its nodes have.
+    let mut assumed = settings(4, 2);
+    let words = [OsString::from("gpus=8")];
+    Assumed::read(&words).expect("GPUs").expect("a node").apply(&mut assumed);
+    let warned = tell(&assumed, &five, &gpus(8)).notes.warnings;
+    assert_eq!(warned.iter().map(|one| one.id).collect::<Vec<_>>(), [Id::MembershipSpares]);
 }
 
 /// A list of hosts, and a profile's number of nodes, beside seats and spares.
