@@ -341,16 +341,16 @@ fn ended(asked: &Ps, jobs: &[ShownJob]) -> Vec<EndedRun> {
 fn ended_run(run: RunFolder) -> EndedRun {
     let records: Vec<Value> =
         run.launchers.iter().filter_map(|launcher| record(&launcher.join(RUN_JSON))).collect();
-    // The node of the failed rank knows best.
-    let told = records.iter().find(|record| {
-        let verdict = record.get("verdict");
-        verdict.and_then(|it| it.get("class")).is_some_and(|class| class != "other_node")
-    });
-    let record = told.or(records.first());
+    // The nodes with seats are done together. A node that was lost before has left its mark, or a record of its own end.
+    let is_done = |record: &&Value| record["verdict"]["id"] == "done" && record["seats"].is_array();
+    let done = records.iter().find(is_done);
+    let lives = done.is_none() && run.lives();
+    // What one node says of its end is not the end of a run that goes on.
+    let record = done.or(records.first()).filter(|_| !lives);
     let of = |name: &str| record.and_then(|record| record.get(name));
     let text = |value: Option<&Value>| Some(value?.as_str()?.to_owned());
     EndedRun {
-        lives: run.lives(),
+        lives,
         bytes: run.bytes(),
         launchers: run.launchers.len(),
         started: text(of("started")),
@@ -493,5 +493,45 @@ mod ps_tests {
         assert_eq!(shown(None), (None, Some(7)), "the kernel was not asked");
         assert_eq!(shown(Some((own + 1, 4711))), (Some(4711), None));
         assert_eq!(shown(Some((own + 1, 0))), (None, None), "anybody may choose a name");
+    }
+
+    /// The folders of two launchers: `lost` left its mark, or a record of its own end before it.
+    #[test]
+    fn run_lives_or_ended_and_never_both() {
+        let record = |id: &str, code: u32, seats: &Value| {
+            json!({ "verdict": { "id": id }, "exit_code": code, "seats": seats }).to_string()
+        };
+        let seats = json!([{ "seat": 0, "node": 1 }]);
+        let (done, cut) = (record("done", 0, &seats), record("node.cut", 143, &seats));
+        let alone = record("done", 0, &Value::Null);
+        for (lost, other, lives, code) in [
+            (None, Some(&done), false, Some(0)),
+            (Some(&cut), Some(&done), false, Some(0)),
+            (Some(&cut), None, true, None),
+            // Without spares each node may have a verdict of its own.
+            (None, Some(&alone), true, None),
+            (Some(&alone), Some(&alone), false, Some(0)),
+            (None, None, true, None),
+        ] {
+            let folder = tempfile::tempdir().expect("a folder");
+            for (name, record) in [("node-0", lost), ("node-1", other)] {
+                let launcher = folder.path().join(name);
+                std::fs::create_dir_all(launcher.join("attempt-0")).expect("made");
+                let file = |name: &str, text: &str| {
+                    std::fs::write(launcher.join(name), text).expect("written");
+                };
+                file("agent.jsonl", "x");
+                match record {
+                    Some(record) => file(RUN_JSON, record),
+                    None => file("running", "7"),
+                }
+            }
+            let run = ended_run(RunFolder::read(folder.path()).expect("a run"));
+            assert_eq!((run.lives, run.code), (lives, code), "{lost:?} {other:?}");
+            assert_eq!(run.verdict.is_some(), !lives, "{lost:?} {other:?}");
+            let shown = ps_view::text(&[], Some(&[run]), Lang::En);
+            assert_eq!(shown.contains("lives elsewhere"), lives, "{shown}");
+            assert_eq!(shown.contains("exit code 0  done"), !lives, "{shown}");
+        }
     }
 }
