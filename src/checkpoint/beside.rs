@@ -16,6 +16,7 @@ use crate::formats;
 use crate::lack::Lack;
 use crate::names;
 use crate::progress::{Place, is_remarkable};
+use crate::shapes::{Shape, Shapes};
 use crate::torch;
 use text::order::Ordered;
 
@@ -32,23 +33,26 @@ struct Held {
     name: String,
     place: Option<Place>,
     modified: Option<SystemTime>,
+    shape: Shape,
     /// Positions of what was found in it.
     at: Vec<usize>,
 }
 
-/// Adds the files that all whole checkpoints before it have, two at least, and the last of them too: a program that saves
-/// fewer has one checkpoint called torn for that. A first one with less is being deleted, or is where the program began.
+/// Adds the files that all whole checkpoints before it have, two at least, and the last of them too, until several lack the
+/// same ([`Shapes`]). A first one with less is being deleted, or is where the program began.
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     for mut series in series_of(folder, found).into_values().filter(|all| all.len() > MEASURE) {
         series.order_by_key(|one| (one.place, one.modified));
         let mut measure = Measure::default();
         for one in series {
+            // It has other files than those before it, and its files of torch tell why.
+            match one.shape {
+                Shape::Between => continue,
+                Shape::Fewer => measure = Measure::default(),
+                Shape::Whole | Shape::Torn => {}
+            }
             let Some(sub) = folder.sub(&one.name) else { continue };
-            let files = Files::of(sub, &one);
-            measure.add_last(&files);
-            let lacks = measure.lacks(&files);
-            measure.is_last_whole = lacks.is_empty();
-            measure.last = Some(files);
+            let lacks = measure.lacks_of(Files::of(sub, &one));
             for at in one.at {
                 if let Some(one) = found.get_mut(at) {
                     one.lacks.extend(lacks.iter().cloned());
@@ -68,6 +72,7 @@ fn series_of(folder: &Folder<'_>, found: &[Checkpoint]) -> BTreeMap<String, Vec<
         held.name = name.to_string_lossy().into_owned();
         held.place = one.standing.place;
         held.modified = held.modified.max(Some(one.modified));
+        held.shape = one.standing.shape;
         held.at.push(at);
     }
     let mut series: BTreeMap<String, Vec<Held>> = BTreeMap::new();
@@ -212,19 +217,32 @@ struct Measure<'b> {
     /// The number of files that differ in numbers only; one where it is not the same in all.
     needed: BTreeMap<String, usize>,
     count: usize,
-    last: Option<Files<'b>>,
-    is_last_whole: bool,
+    /// The one before, and whether that is whole.
+    last: Option<(Files<'b>, bool)>,
+    /// The last whole one.
+    whole: Option<Files<'b>>,
+    shapes: Shapes,
 }
 
-impl Measure<'_> {
-    /// The last one, as it was before the next.
-    fn add_last(&mut self, next: &Files<'_>) {
-        let Some(mut last) = self.last.take() else { return };
-        last.leave_out_later(next);
-        if self.is_last_whole {
+impl<'b> Measure<'b> {
+    /// What the next one lacks.
+    fn lacks_of(&mut self, files: Files<'b>) -> Vec<Lack> {
+        if let Some((mut last, true)) = self.last.take() {
+            // As it was before the next.
+            last.leave_out_later(&files);
             self.add(&last);
+            self.whole = Some(last);
         }
-        self.last = Some(last);
+        let mut lacks = self.lacks(&files);
+        let shape = self.shapes.of(files.step, &lacks);
+        if shape != Shape::Torn {
+            lacks.clear();
+        }
+        if shape == Shape::Fewer {
+            self.needed.retain(|role, count| files.count(role) >= *count);
+        }
+        self.last = Some((files, [Shape::Whole, Shape::Fewer].contains(&shape)));
+        lacks
     }
 
     fn add(&mut self, files: &Files<'_>) {
@@ -246,7 +264,7 @@ impl Measure<'_> {
     }
 
     fn lacks(&self, files: &Files<'_>) -> Vec<Lack> {
-        let Some(last) = self.last.as_ref().filter(|_| self.count >= MEASURE) else {
+        let Some(last) = self.whole.as_ref().filter(|_| self.count >= MEASURE) else {
             return Vec::new();
         };
         let needed = self.needed.iter().filter(|(role, count)| last.count(role) >= **count);

@@ -11,6 +11,7 @@ use crate::Checkpoint;
 use crate::lack::Lack;
 use crate::names;
 use crate::progress::{Place, is_remarkable};
+use crate::shapes::{Shape, Shapes};
 use text::order::{InOrder, Ordered};
 
 /// Ranks that are named of those that are missing: each of many files may be without thousands.
@@ -36,18 +37,35 @@ pub(crate) fn compare_companions(found: &mut [Checkpoint]) {
         steps.pop_first();
     }
     let mut lacks: Vec<(usize, Vec<Lack>)> = Vec::new();
-    let mut companions: Option<BTreeSet<&String>> = None;
-    for (number, (before, own)) in steps.values().zip(steps.values().skip(1)).enumerate() {
-        let mut kinds: BTreeSet<&String> = BTreeSet::new();
-        kinds.extend(before.keys());
-        let needed = match companions {
-            None => kinds,
-            Some(all) => all.intersection(&kinds).copied().collect(),
+    let mut shapes = Shapes::default();
+    let mut steps = steps.iter();
+    let Some((first, mut before)) = steps.next() else { return };
+    shapes.of(first.step(), &[]);
+    let mut companions: BTreeSet<&String> = BTreeSet::new();
+    companions.extend(before.keys());
+    let mut number = 0;
+    for (place, own) in steps {
+        let of_step = match number {
+            0 => Vec::new(),
+            _ => companions_of_step(found, &companions, before, own),
         };
-        if number > 0 {
-            lacks.extend(companions_of_step(found, &needed, before, own));
+        // Each of them lacks what the others lack.
+        let all: Vec<Lack> = of_step.iter().flat_map(|(_, lacks)| lacks).cloned().collect();
+        let shape = shapes.of(place.step(), &all);
+        number += 1;
+        match shape {
+            Shape::Whole => companions.retain(|kind| own.contains_key(*kind)),
+            Shape::Fewer => {
+                companions.clear();
+                companions.extend(own.keys());
+            }
+            Shape::Between => continue,
+            Shape::Torn => {
+                lacks.extend(of_step);
+                continue;
+            }
         }
-        companions = Some(needed);
+        before = own;
     }
     for (at, lacks) in lacks {
         if let Some(one) = found.get_mut(at) {
@@ -119,9 +137,13 @@ pub(crate) fn is_export(bytes: u64, largest: u64) -> bool {
 pub(crate) struct Held {
     /// The names of its files, by what the same files of other steps have in common.
     files: BTreeMap<String, String>,
+    /// The kinds of those that came when the save of the next one had begun.
+    later: BTreeSet<String>,
     /// The number of files that differ in numbers only. A number that is another one in each step, such as a date or a
     /// score, is no part: only fewer files than before are too few.
     pub(crate) roles: BTreeMap<String, usize>,
+    /// The same without those that came later: a measure of the next one.
+    saved: BTreeMap<String, usize>,
     parts: Vec<u32>,
     step: Option<u64>,
     base: PathBuf,
@@ -176,12 +198,19 @@ impl Held {
         };
         let files: BTreeMap<String, String> = one.standing.files.iter().map(named).in_map();
         let roles = roles(files.values());
-        Held { files, roles, parts: one.parts.clone(), step: one.step, base: base.to_owned() }
+        Held {
+            saved: roles.clone(),
+            later: BTreeSet::new(),
+            files,
+            roles,
+            parts: one.parts.clone(),
+            step: one.step,
+            base: base.to_owned(),
+        }
     }
 
-    /// Leaves the names out of what came when the save of the next one had begun. A program may write an optimizer behind the
-    /// next model.
-    fn leave_out_later(&mut self, next: &Held) {
+    /// Finds what came when the save of the next one had begun. A program may write an optimizer behind the next model.
+    fn find_later(&mut self, next: &Held) {
         let is_more = |kind: &String| !next.files.contains_key(kind);
         if !self.files.keys().any(is_more) {
             return;
@@ -189,21 +218,21 @@ impl Held {
         let begun = begun(&mut self.files.iter().filter_map(|(kind, file)| {
             Some((written(&self.base, file), written(&next.base, next.files.get(kind)?)))
         }));
-        for (kind, file) in &mut self.files {
+        let is_later = |(kind, file): &(&String, &String)| {
             let may_be = is_more(kind) && may_be_later(file) && !names::is_aside(file);
-            if begun.is_some() && may_be && written(&self.base, file) > begun {
-                file.clear();
-            }
-        }
-        self.roles = roles(self.files.values());
+            begun.is_some() && may_be && written(&self.base, file) > begun
+        };
+        self.later = self.files.iter().filter(is_later).map(|(kind, _)| kind.clone()).in_set();
+        let saved = self.files.iter().filter(|(kind, _)| !self.later.contains(*kind));
+        self.saved = roles(saved.map(|(_, file)| file));
     }
 
     fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    fn count(&self, role: &str) -> usize {
-        self.roles.get(role).copied().unwrap_or(0)
+    fn saved(&self, role: &str) -> usize {
+        self.saved.get(role).copied().unwrap_or(0)
     }
 
     /// What this one lacks of that which the last of the others has, and the rest of them too.
@@ -228,14 +257,14 @@ impl Held {
         let mut lacks = Vec::new();
         for (kind, file) in last.files.iter().filter(|_| !are_single) {
             let is_named = !parts.is_empty() && names::ranks(file).is_some();
-            if is_named || file.is_empty() || self.files.contains_key(kind) {
+            if is_named || last.later.contains(kind) || self.files.contains_key(kind) {
                 continue;
             }
             let role = names::role(file);
-            if is_counted(file) && self.count(&role) > 0 {
+            if is_counted(file) && self.roles.contains_key(&role) {
                 continue;
             }
-            let fewest = others.iter().map(|one| one.count(&role)).min();
+            let fewest = others.iter().map(|one| one.saved(&role)).min();
             let count = here.entry(role).or_default();
             if Some(*count) < fewest && lacks.len() < NAMED {
                 *count += 1;
@@ -271,37 +300,44 @@ fn roles<'n>(names: impl Iterator<Item = &'n String>) -> BTreeMap<String, usize>
     roles
 }
 
-/// Adds the files and parts that the two before have, and one does not; the first one is compared with the next, and is no
-/// measure if it has less: it is being deleted, or comes from elsewhere. A program that saves fewer files than before has
-/// its next checkpoint called torn.
+/// Adds the files and parts that the two whole ones before have, and one does not; the first one is compared with the next,
+/// and is no measure if it has less: it is being deleted, or comes from elsewhere. What a program saves no longer is
+/// believed when several lack it ([`Shapes`]).
 pub(crate) fn compare(series: &mut [Checkpoint], base: Option<&Path>) {
     series.order_by_key(|one| (one.standing.place, one.modified));
     let mut held: Vec<Held> = series.iter().map(|one| Held::by(one, base)).collect();
     for at in 1..held.len() {
         if let Some([before, next]) = held.get_mut(at - 1..=at) {
-            before.leave_out_later(next);
+            before.find_later(next);
         }
     }
-    let mut first = 0;
-    for (at, one) in series.iter_mut().enumerate() {
-        let own = Held::by(one, base);
-        let others = match at {
-            0 => held.get(1..2),
-            1 => held.get(..1),
-            at => held.get(at.saturating_sub(2).max(first)..at),
+    let mut measures: Vec<&Held> = Vec::new();
+    let mut shapes = Shapes::default();
+    for (at, (one, own)) in series.iter_mut().zip(&held).enumerate() {
+        let mut others = match at {
+            0 => held.iter().skip(1).take(1).collect(),
+            _ => measures.clone(),
         };
         // One in which nothing is yet is no measure.
-        let mut others: Vec<&Held> =
-            others.into_iter().flatten().filter(|one| !one.is_empty()).collect();
+        others.retain(|one| !one.is_empty());
         if others.is_empty() && own.is_empty() {
             others.extend(held.iter().rev().find(|one| !one.is_empty()));
         }
         let are_known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
         let lacks = own.lacks(&others);
-        if at == 0 && !lacks.is_empty() {
-            first = 1;
+        let is_less = at == 0 && !lacks.is_empty();
+        one.standing.shape = if is_less { Shape::Torn } else { shapes.of(own.step, &lacks) };
+        match one.standing.shape {
+            Shape::Whole => {
+                measures.push(own);
+                measures.drain(..measures.len().saturating_sub(2));
+            }
+            Shape::Fewer => measures = vec![own],
+            Shape::Between => {}
+            Shape::Torn => {
+                let is_new = |lack: &Lack| !are_known || !matches!(lack, Lack::Parts(_));
+                one.lacks.extend(lacks.into_iter().filter(is_new));
+            }
         }
-        let is_new = |lack: &Lack| !are_known || !matches!(lack, Lack::Parts(_));
-        one.lacks.extend(lacks.into_iter().filter(is_new));
     }
 }

@@ -16,6 +16,7 @@ use crate::folder::Folder;
 use crate::lack::Lack;
 use crate::names::{are_steps, is_aside, is_numbered, is_of_one, ranks, series};
 use crate::progress::{Number, Place, Told, told};
+use crate::shapes::{Shape, Shapes};
 use crate::{Checkpoint, Format, Standing, safetensors, torch};
 use text::order::{InOrder, Ordered};
 
@@ -328,8 +329,8 @@ pub(crate) fn is_counted(name: &str) -> bool {
         || FOLDERS.iter().flat_map(|row| row.parts).any(is_part)
 }
 
-/// Adds what the checkpoints of accelerate in one folder lack that the one before them has, by step; the first one is
-/// compared with the next. A program that saves fewer than before has its second checkpoint called whole.
+/// Adds what the checkpoints of accelerate in one folder lack that the two whole ones before them have, by step; the first
+/// one is compared with the next.
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let is_such = |one: &&mut Checkpoint| {
         let is_here = one.path.parent() == Some(&folder.path);
@@ -353,16 +354,29 @@ fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
     let last = |sub: &Folder<'_>| frameworks::last_of_accelerate(sub).into_iter().collect();
     let files: Vec<BTreeSet<String>> =
         subs.iter().map(|sub| sub.as_ref().map(last).unwrap_or_default()).collect();
+    let mut shapes = Shapes::default();
+    let (mut older, mut before) = (1, 1);
     for (at, one) in all.into_iter().enumerate() {
-        let other = at.checked_sub(1).unwrap_or(1);
-        let Some((others, own)) = files.get(other).zip(files.get(at)) else { continue };
+        let Some((others, own)) = files.get(before).zip(files.get(at)) else { continue };
         let written = |at: usize, file: &String| subs.get(at)?.as_ref()?.written(file);
-        let both = |file| Some((written(other, file), Some(written(at, file)?)));
+        let both = |file| Some((written(before, file), Some(written(at, file)?)));
         let begun = begun(&mut others.iter().filter_map(both));
         let is_missing = |file: &&String| {
-            !own.contains(*file) && (begun.is_none() || written(other, file) <= begun)
+            !own.contains(*file)
+                && files.get(older).is_some_and(|older| older.contains(*file))
+                && (begun.is_none() || written(before, file) <= begun)
         };
-        one.lacks.extend(others.iter().filter(is_missing).cloned().map(Lack::Missing));
+        let lacks: Vec<Lack> =
+            others.iter().filter(is_missing).cloned().map(Lack::Missing).collect();
+        // The first one with less is being deleted.
+        let is_less = at == 0 && !lacks.is_empty();
+        one.standing.shape = if is_less { Shape::Torn } else { shapes.of(one.step, &lacks) };
+        match one.standing.shape {
+            Shape::Torn => one.lacks.extend(lacks),
+            Shape::Between => {}
+            Shape::Whole if at > 0 => (older, before) = (before, at),
+            Shape::Whole | Shape::Fewer => (older, before) = (at, at),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod progress;
 mod ranks;
 mod safetensors;
 mod several;
+mod shapes;
 mod stray;
 mod survey;
 #[cfg(test)]
@@ -36,6 +37,7 @@ pub use folder::shown;
 pub use lack::Lack;
 use progress::Place;
 pub use ranks::RankFiles;
+use shapes::Shape;
 pub use survey::{Limits, Survey, survey};
 
 /// The writer of a checkpoint, by the way in which it lies on disk.
@@ -107,6 +109,8 @@ pub(crate) struct Standing {
     pub(crate) tracked: Option<(SystemTime, PathBuf)>,
     /// The place of the newest one, before which it stands although it has another place.
     pub(crate) first: Option<Place>,
+    /// How it stands to those before it, by the files that are compared.
+    pub(crate) shape: Shape,
     /// The files of a checkpoint of torch.save or safetensors. Empty: a folder of a framework.
     pub(crate) files: Vec<PathBuf>,
 }

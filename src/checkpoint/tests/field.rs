@@ -1,6 +1,8 @@
 //! Layouts of public projects as properties over steps, ranks and names: the newest whole state is chosen, and a missing
 //! file is noticed.
 
+mod shapes;
+
 use super::*;
 use crate::tests::layouts::{named, names};
 use crate::tests::programs::sized;

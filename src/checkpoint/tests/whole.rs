@@ -176,8 +176,13 @@ fn first_one_that_lacks_a_file_is_no_measure() {
         (&["G_0", "G_2", "D_2", "G_3", "D_3", "G_4", "D_4", "G_5"], "G_4"),
         (&["model_1", "model_2", "optimizer_2", "model_3"], "model_2"),
         (&["step_1/model", "step_2/model", "step_2/optimizer", "step_3/model"], "step_2"),
-        // A program that saves fewer from then on has one that is called torn.
-        (&["model_1", "optimizer_1", "model_2", "optimizer_2", "model_3", "model_4"], "model_4"),
+        // A program that saves fewer from then on has one more that is called torn than had more before, and two at most.
+        (&["model_1", "optimizer_1", "model_2", "optimizer_2", "model_3", "model_4"], "model_2"),
+        (
+            &["model_1", "optimizer_1", "model_2", "optimizer_2", "model_3", "model_4", "model_5"],
+            "model_5",
+        ),
+        (&["model_1", "optimizer_1", "model_2", "model_3"], "model_3"),
     ] {
         let files: Vec<String> = files.iter().map(|name| format!("{name}.pth")).collect();
         let all = names(&files.iter().map(String::as_str).collect::<Vec<_>>());
@@ -187,7 +192,7 @@ fn first_one_that_lacks_a_file_is_no_measure() {
 }
 
 #[test]
-fn fewer_ranks_make_one_checkpoint_torn() {
+fn fewer_ranks_make_two_checkpoints_torn() {
     for layout in [
         "rank_#/step_$.pt",
         "mp_rank_0#/m-step=$.ckpt",
@@ -204,7 +209,7 @@ fn fewer_ranks_make_one_checkpoint_torn() {
             let all = names(&files.iter().map(String::as_str).collect::<Vec<_>>());
             all.iter().map(|name| name.contains(": ")).collect()
         };
-        assert_eq!(torn(&steps), [false, false, true, false, false], "{layout}");
+        assert_eq!(torn(&steps), [false, true, true, false, false], "{layout}");
         assert_eq!(torn(&steps[..1]), [false], "{layout}");
     }
 }
