@@ -15,6 +15,7 @@ use crate::compare::begun;
 use crate::folder::Folder;
 use crate::lack::Lack;
 use crate::names::{are_steps, is_aside, is_numbered, is_of_one, ranks, series};
+use crate::numbering::varying;
 use crate::progress::{Number, Place, Told, told};
 use crate::shapes::{Shape, Shapes};
 use crate::{Checkpoint, Format, Standing, safetensors, torch};
@@ -272,8 +273,8 @@ pub(crate) fn as_format(folder: &Folder<'_>, format: Format, above: Told) -> Opt
 }
 
 /// The place that the files or the name tell, or the names above.
-fn standing(known: Option<u64>, name: &str, above: Told) -> Standing {
-    let (told, is_own) = told(name).within(above);
+fn standing(known: Option<u64>, told: Told, above: Told) -> Standing {
+    let (told, is_own) = told.within(above);
     let place = known.map(|step| Place::Step(Number::of(step)));
     Standing {
         is_own: is_own || place.is_some(),
@@ -302,7 +303,7 @@ fn judged(folder: &Folder<'_>, row: &Row, above: Told) -> Checkpoint {
     let standing = Standing {
         // What ds_to_universal made of another one loads with a setting of its own only.
         is_aside: name.ends_with("_universal"),
-        ..standing(known, &name, above)
+        ..standing(known, told(&name), above)
     };
     Checkpoint {
         path: folder.path.clone(),
@@ -387,6 +388,7 @@ pub(crate) fn of_files(folder: &Folder<'_>, above: Told) -> Vec<Checkpoint> {
     let row = |name: &str| row(name).filter(|_| !name.starts_with('.'));
     let names = folder.names(false, |name| row(name).is_some());
     let above = if are_steps(&names, above) { Told::default() } else { above };
+    let varying = varying(&names);
     let of = |(name, entry): (&String, &crate::folder::Entry)| {
         if entry.is_folder || entry.is_alias {
             return None;
@@ -401,7 +403,7 @@ pub(crate) fn of_files(folder: &Folder<'_>, above: Told) -> Vec<Checkpoint> {
         let standing = Standing {
             is_aside: is_aside(name),
             files: vec![path.clone()],
-            ..standing(known, name, above)
+            ..standing(known, told(name).or_only(varying.get(name.as_str()).copied()), above)
         };
         Some(Checkpoint {
             name: path.clone(),

@@ -13,6 +13,7 @@ mod formats;
 pub mod fuzz;
 mod lack;
 mod names;
+mod numbering;
 mod order;
 mod progress;
 mod ranks;

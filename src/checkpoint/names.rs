@@ -119,8 +119,19 @@ pub(crate) fn is_aside(name: &str) -> bool {
     {
         return true;
     }
-    let is_aside = is_data || has(ASIDE) || has(PERHAPS_ASIDE);
+    let is_aside = is_data || has(ASIDE) || (has(PERHAPS_ASIDE) && !has_numbered_setting(&name));
     is_aside && !words.any(|word| WEIGHTS.contains(&word))
+}
+
+/// Whether a run is named for the number of its settings: `config7_step500.pt`.
+fn has_numbered_setting(name: &str) -> bool {
+    const SETTINGS: &[&str] = &["recipe", "args", "config"];
+    let is_setting = |one: &Found<'_>| {
+        let word = words(one.before).last().unwrap_or_default();
+        one.counts == Counted::Unknown && one.before.ends_with(word) && SETTINGS.contains(&word)
+    };
+    let numbers = numbers(name);
+    numbers.len() > 1 && numbers.iter().any(is_setting) && told(name).place().is_some()
 }
 
 /// Whether a file that stands aside is none to start from even where nothing else is: its name has no word of a run, as

@@ -79,6 +79,10 @@ const WORDS: &[(&str, Counted)] = &[
     ("process", Counted::Size),
 ];
 
+/// Two words in front of a number that counts something else than the second one says: the rank of a matrix, and the
+/// restarts of a job that Lightning saved for (`hpc_ckpt_2.ckpt`).
+const NO_PROGRESS: &[(&str, &str)] = &[("lora", "rank"), ("hpc", "ckpt")];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counted {
     Steps,
@@ -183,6 +187,11 @@ impl Told {
             false if above.has_word() => (above, false),
             false => (self, self.only.is_some()),
         }
+    }
+
+    /// With this as the only number.
+    pub(crate) fn or_only(self, only: Option<Number>) -> Told {
+        Told { only: self.only.or(only), ..self }
     }
 
     pub(crate) fn place(self) -> Option<Place> {
@@ -310,9 +319,11 @@ fn counted(before: &str, after: &str) -> Counted {
     let trimmed = before.trim_end_matches(['-', '_', '=', '.', ' ', ':']);
     let mut last = trimmed.rsplit(|letter| !is_letter(letter));
     let word = last.next().unwrap_or_default();
-    // The rank of a matrix.
-    let is_of_lora = last.next().is_some_and(|word| word.to_ascii_lowercase().ends_with("lora"));
-    if is_of_lora && word.eq_ignore_ascii_case("rank") {
+    let before_it = last.next().unwrap_or_default().to_ascii_lowercase();
+    let is_such = |(first, second): &&(&str, &str)| {
+        before_it.ends_with(first) && word.eq_ignore_ascii_case(second)
+    };
+    if NO_PROGRESS.iter().any(|pair| is_such(&pair)) {
         return Counted::Size;
     }
     // `1000_steps`, unless the word belongs to the number behind it.
@@ -334,7 +345,7 @@ fn counted(before: &str, after: &str) -> Counted {
 }
 
 impl Found<'_> {
-    fn value(&self) -> Option<Number> {
+    pub(crate) fn value(&self) -> Option<Number> {
         if let Some(power) = self.power() {
             return Number::read(self.digits, 10_u128.checked_pow(power)?);
         }
@@ -358,8 +369,16 @@ impl Found<'_> {
         rest.get(..end)?.parse().ok().filter(|power| *power < 16)
     }
 
+    /// Whether it may be a step without a word: `resnet50-11821763.pth` has a hash of digits, since steps of so many digits
+    /// are round.
+    pub(crate) fn may_be_step(&self) -> bool {
+        let is_hash =
+            self.digits.len() > 7 && !self.digits.starts_with('0') && !self.digits.ends_with("00");
+        self.counts == Counted::Unknown && !is_hash
+    }
+
     /// Whether it is a word of its own: `model_12.pt` and `model000012.pt`, not `resnet50.pt` or `llama-7b.safetensors`.
-    fn is_apart(&self) -> bool {
+    pub(crate) fn is_apart(&self) -> bool {
         let is_padded = self.digits.len() > 3 && self.digits.starts_with('0');
         (is_padded || !self.before.ends_with(char::is_alphabetic))
             && !self.after.starts_with(char::is_alphabetic)
@@ -376,11 +395,10 @@ pub(crate) fn told(name: &str) -> Told {
     };
     let is_part = |one: &&Found<'_>| PARTS.contains(&one.counts);
     let rest: Vec<&Found<'_>> = numbers.iter().filter(|one| !is_part(one)).collect();
-    let only = match rest.as_slice() {
-        // `seed_42_last.pt`
-        [only] if only.counts == Counted::Unknown && only.is_apart() && !is_remarkable(name) => {
-            only.value()
-        }
+    // Those within words are the name of a model or a run: `gpt2_4000.pt`.
+    let mut apart = rest.iter().filter(|one| one.counts != Counted::Unknown || one.is_apart());
+    let only = match (apart.next(), apart.next()) {
+        (Some(only), None) if only.may_be_step() && !may_be_score(name, &numbers) => only.value(),
         _ => None,
     };
     let steps = || last(Counted::Steps).or_else(|| pair(&rest)).or_else(|| last(Counted::Samples));
@@ -394,6 +412,18 @@ pub(crate) fn told(name: &str) -> Told {
         only,
     }
 }
+
+/// Whether a number without a word may be that of a run or a score: `seed_42_last.pt`, `ner_f1_88.pt`.
+pub(crate) fn may_be_score(name: &str, numbers: &[Found<'_>]) -> bool {
+    let is_score = |one: &Found<'_>| {
+        let word = words(one.before).last().unwrap_or_default();
+        !one.is_apart() && one.before.ends_with(word) && SCORES.contains(&word)
+    };
+    is_remarkable(name) || numbers.iter().any(is_score)
+}
+
+/// Words of scores that have a number of their own: `ner_f1_88.pt`, `top5_93.pt`.
+const SCORES: &[&str] = &["f", "top", "ap", "r", "p", "hit", "hits", "pass"];
 
 /// What is no progress.
 const PARTS: &[Counted] =
@@ -423,6 +453,8 @@ const REMARKABLE: &[&str] = &[
     "minloss",
     // Copied from where a program began.
     "pretrained",
+    // Lightning, when a job is about to end.
+    "hpc",
 ];
 
 /// The updates of fairseq's `checkpoint_EPOCH_UPDATES.pt`, and the epoch of PhysicsNeMo's `checkpoint.RANK.EPOCH.pt`.
@@ -447,151 +479,4 @@ pub(crate) fn stage_of(name: &str) -> Option<u64> {
 /// The step in a name.
 pub(crate) fn step_of(name: &str) -> Option<u64> {
     told(name).place()?.step()
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn step_is_the_number_behind_its_word() {
-        for (name, step) in [
-            ("checkpoint-500", Some(500)),
-            ("step-7", Some(7)),
-            ("iter_0001000", Some(1000)),
-            ("global_step1000", Some(1000)),
-            ("epoch=3-step=1200.ckpt", Some(1200)),
-            ("epoch=3-val_loss=0.25.ckpt", None),
-            ("model_12.pt", Some(12)),
-            ("step_00000100", Some(100)),
-            ("last.ckpt", None),
-            ("mp4.pt", None),
-            ("resnet50.pt", None),
-            ("llama-7b.safetensors", None),
-            ("llama-3.1.safetensors", None),
-            ("gpt_125m.pt", None),
-            ("model-00001-of-00003.safetensors", None),
-            ("step_3_of_10.pt", Some(3)),
-            ("12.pt", Some(12)),
-            ("model020000.pt", Some(20_000)),
-            ("model_acc_93.pt", None),
-            ("ppo_reward_350.pt", None),
-            ("ppo_mean_return_350.pt", None),
-            ("asr_wer_12.pt", None),
-            ("unet_dice_91.pt", None),
-            ("ner_f1_88.pt", None),
-            ("val_93.pt", None),
-            ("interval_500.pt", Some(500)),
-            ("seed_42_last.pt", None),
-            ("resnet_50_best.pth", None),
-            ("llama_tp2_step_100.pt", Some(100)),
-            ("epoch_3_mAP_41.pt", None),
-            ("ema_0.9999_020000.pt", None),
-            ("checkpoint_99999999999999999999999.pt", None),
-            ("3step-8", Some(8)),
-            // A unit, and a fraction.
-            ("ckpt-9k.pt", Some(9_000)),
-            ("ckpt-10k.pt", Some(10_000)),
-            ("step_1.5M.pt", Some(1_500_000)),
-            ("ckpt-7b.pt", Some(7)),
-            ("step-1.25.pt", None),
-            ("step_1e6.pt", Some(1_000_000)),
-            ("step_1.5e3.pt", Some(1500)),
-            ("step_1e6f.pt", Some(1)),
-            ("step_1,000,000.pt", Some(1_000_000)),
-            ("step_999,000.pt", Some(999_000)),
-            ("step_1,00.pt", Some(1)),
-            ("step_1_000_000.pt", Some(1_000_000)),
-            ("step_1_000_0000.pt", Some(1)),
-            ("step_100_512.pt", Some(100)),
-            ("checkpoint_1_500.pt", Some(500)),
-            ("megatron_gpt--val_loss=3.50-step=100-consumed_samples=25600.0", Some(100)),
-            ("model-consumed_samples=25600.0.ckpt", Some(25_600)),
-            ("samples=256-step=3.pt", Some(3)),
-            // Ranks.
-            ("rank_1.pt", None),
-            ("mp_rank_01", None),
-            ("model_world_size_2_rank_1.pt", None),
-            ("ep0-ba200-rank0.pt", Some(200)),
-            ("0050000-rank3.pt", Some(50_000)),
-            ("rank3-step7.pt", Some(7)),
-            // fairseq.
-            ("checkpoint_1_10000.pt", Some(10_000)),
-            ("checkpoint2.pt", Some(2)),
-            ("checkpoint_20240131_120000.pt", Some(20_240_131)),
-            ("checkpoint-500-2.pt", Some(500)),
-            // Words behind their number.
-            ("model_1000_steps.pt", Some(1000)),
-            ("3000steps.pt", Some(3000)),
-            ("checkpoint_10_epoch_3.pth", Some(10)),
-            // No steps.
-            ("checkpoint-epoch3.pth", None),
-            ("epoch_4", None),
-            ("epoch3_batch500.pt", None),
-            ("CKPT+2024-01-31+12-00-00+00", None),
-            ("ckpt-2024-01-31.pt", None),
-            ("2024-01-01_step_100.pt", Some(100)),
-            ("last-v1.ckpt", None),
-        ] {
-            assert_eq!(step_of(name), step, "{name}");
-        }
-    }
-
-    #[test]
-    fn names_of_a_series_stand_in_its_order() {
-        for ascending in [
-            &["step-1.pt", "step-1.25.pt", "step-1.5.pt", "step-2.pt"][..],
-            &["ckpt-500.pt", "ckpt-9k.pt", "ckpt-10k.pt", "ckpt-1.5M.pt"],
-            &["checkpoint_1_9000.pt", "checkpoint_1_10000.pt", "checkpoint_2_10001.pt"],
-            &["epoch3_batch500.pt", "epoch3_batch1000.pt", "epoch4_batch1.pt"],
-            &["epoch-9.pt", "epoch10.pt"],
-            &["ep0-ba90-rank0.pt", "ep0-ba200-rank0.pt", "ep1-ba201-rank0.pt"],
-        ] {
-            let places: Vec<Place> =
-                ascending.iter().filter_map(|name| told(name).place()).collect();
-            assert_eq!(places.len(), ascending.len(), "{ascending:?}");
-            assert!(places.is_sorted_by(|one, next| one < next), "{ascending:?}");
-        }
-    }
-
-    #[test]
-    fn nearest_folder_tells_what_a_name_does_not() {
-        let of = |folders: &[&str], name: &str| {
-            let above = folders
-                .iter()
-                .fold(Told::default(), |above, folder| Told::of_folder(folder, above));
-            told(name).within(above).0.place()
-        };
-        let step = |step| Some(Place::Step(Number::of(step)));
-        for (folders, name, place) in [
-            (&["step-00002000"][..], "lit_model.pth", step(2000)),
-            (&["step_200"], "rank_1.pt", step(200)),
-            (&["step_200"], "1.pt", step(200)),
-            (&["global_step_20", "actor"], "model_world_size_2_rank_1.pt", step(20)),
-            (&["step_1", "step_2"], "a.pt", step(2)),
-            (&["step_1"], "step_3.pt", step(3)),
-            (&["version_0", "000-DiT"], "last.pt", None),
-            (&["version_0", "checkpoints"], "0050000.pt", step(50_000)),
-            (&["epoch_3"], "batch_7.pt", Some(Place::Epoch(Number::of(3), Some(Number::of(7))))),
-            (&["epoch_3"], "last.pt", Some(Place::Epoch(Number::of(3), None))),
-        ] {
-            assert_eq!(of(folders, name), place, "{folders:?} {name}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn later_steps_stand_later_whatever_surrounds_them(
-            before in "[a-z]{0,4}[-_]?", word in "step[-_=]?|iter_|global_step|steps_|ckpt-",
-            after in "(-rank[0-9]{1,3})?(-loss=[0-9]\\.[0-9]{1,3})?\\.(pt|ckpt)",
-            one in 0_u64..100_000, two in 0_u64..100_000,
-        ) {
-            let name = |step| format!("{before}{word}{step}{after}");
-            prop_assert_eq!(step_of(&name(one)), Some(one));
-            let [one_place, two_place] = [one, two].map(|step| told(&name(step)).place());
-            prop_assert_eq!(one_place.cmp(&two_place), one.cmp(&two));
-        }
-    }
 }

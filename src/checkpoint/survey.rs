@@ -137,6 +137,8 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
     };
     let counted = match names::are_steps(&numbers, Told::default()) {
         _ if others.iter().any(is_run) => None,
+        // Hashes, or numbers of jobs.
+        _ if numbers.iter().any(|number| told(number).only.is_none()) => None,
         true => Some("step_"),
         // `0`, `1` and `2` are parts in the folder of a step, and runs of a sweep where each has its last ones.
         false if above.place().is_some() || others.iter().any(is_sweep) => None,

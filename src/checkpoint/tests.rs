@@ -4,6 +4,7 @@ mod field;
 mod layouts;
 mod listing;
 mod programs;
+mod progress;
 mod series;
 mod whole;
 
