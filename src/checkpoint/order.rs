@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use crate::Checkpoint;
 use crate::compare::is_export;
 use crate::names::{self, series};
-use crate::progress::{Place, is_remarkable, told};
+use crate::progress::{Place, is_remarkable, told, values};
 use crate::stray::{later_stages, strays};
 use text::order::Ordered;
 
@@ -184,8 +184,17 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
         is_aside || exports.contains(&one.path) || strays.contains(&one.path)
     };
     let later = |one: &Checkpoint| later_stages.get(&one.path).copied().unwrap_or(0);
+    let is_step = |one: &Checkpoint| matches!(one.standing.place, Some(Place::Step(_)));
+    let have_steps = found.iter().any(|one| one.is_whole() && is_step(one) && !is_behind(one));
+    let is_best = |one: &Checkpoint| one.own_name().to_ascii_lowercase().contains("best");
+    let is_other = |one: &&Checkpoint| !is_step(one) && !is_behind(one);
+    let mut others = found.iter().filter(is_other);
+    // The last and the best one tell nothing of the others.
+    let have_places =
+        others.all(|one| one.standing.place.is_some() || is_best(one) || is_last(one));
     let step = |one: &Checkpoint| {
-        one.standing.place.filter(|place| matches!(place, Place::Step(_)) && !is_behind(one))
+        let is_one = is_step(one) || (have_places && !have_steps);
+        one.standing.place.filter(|_| is_one && !is_behind(one))
     };
     let mut whole: Vec<&Checkpoint> =
         found.iter().filter(|one| one.is_whole() && step(one).is_some()).collect();
@@ -219,27 +228,34 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
     };
     let first: Vec<Option<Place>> =
         found.iter().map(|one| of_last(one).max(of_tracked(one))).collect();
-    let is_best = |one: &Checkpoint| one.own_name().to_ascii_lowercase().contains("best");
-    let mut others = found.iter().filter(|one| step(one).is_none() && !is_behind(one));
-    let have_epochs = others.all(|one| one.standing.place.is_some() || is_best(one));
+    let mut lasts: BTreeMap<PathBuf, u64> = BTreeMap::new();
+    for one in found.iter().filter(|one| is_last(one)) {
+        let bytes = lasts.entry(one.path.with_file_name("")).or_default();
+        *bytes = one.bytes.max(*bytes);
+    }
+    // A program goes on from its last one, whenever it copied the best.
+    let has_last = |one: &Checkpoint| {
+        let last = lasts.get(&one.path.with_file_name(""));
+        is_best(one) && last.is_some_and(|bytes| !is_export(*bytes, one.bytes))
+    };
     for (one, first) in found.iter_mut().zip(first) {
         one.standing.first = first;
     }
     found.order_by_key(|one| {
-        let place = if have_epochs { one.standing.place } else { step(one) };
+        let place = if have_places { one.standing.place } else { step(one) };
         let place = one.standing.first.or(place);
         (
-            is_behind(one),
-            exports.contains(&one.path),
+            (is_behind(one), exports.contains(&one.path)),
             place.is_none(),
             later(one),
             Reverse(place),
             one.standing.first.is_none(),
             place.map(|_| content(one)),
             place.is_none() || !states.contains(&one.path),
-            !names::is_model(&one.own_name()),
-            names::is_copy(&one.name.to_string_lossy()),
-            Reverse(one.modified),
+            (!names::is_model(&one.own_name()), names::is_copy(&one.name.to_string_lossy())),
+            has_last(one),
+            // Copies may have one time.
+            Reverse((one.modified, is_last(one), values(&one.own_name()))),
             one.path.clone(),
         )
     });

@@ -136,6 +136,8 @@ impl Number {
 /// Where a checkpoint stands in the progress of its program. Steps and epochs cannot be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
+    /// To the second.
+    Date(Number),
     /// With the batch in it.
     Epoch(Number, Option<Number>),
     Step(Number),
@@ -145,7 +147,7 @@ impl Place {
     pub(crate) fn step(self) -> Option<u64> {
         match self {
             Place::Step(step) => step.whole(),
-            Place::Epoch(..) => None,
+            Place::Date(_) | Place::Epoch(..) => None,
         }
     }
 }
@@ -158,6 +160,7 @@ pub(crate) struct Told {
     batch: Option<Number>,
     /// The only number of the name, without a word.
     pub(crate) only: Option<Number>,
+    date: Option<Number>,
 }
 
 impl Told {
@@ -185,7 +188,10 @@ impl Told {
             true => (self, true),
             // A number without a word may be a rank.
             false if above.has_word() => (above, false),
-            false => (self, self.only.is_some()),
+            false => {
+                let date = self.date.or(above.date);
+                (Told { date, ..self }, self.only.or(self.date).is_some())
+            }
         }
     }
 
@@ -195,8 +201,9 @@ impl Told {
     }
 
     pub(crate) fn place(self) -> Option<Place> {
-        let Told { step, epoch, batch, only } = self;
+        let Told { step, epoch, batch, only, date } = self;
         let steps = step.or_else(|| batch.filter(|_| epoch.is_none())).or(only).map(Place::Step);
+        let steps = steps.or(date.map(Place::Date));
         match epoch {
             Some(epoch) if step.is_none() => Some(Place::Epoch(epoch, batch)),
             _ => steps,
@@ -242,12 +249,20 @@ pub(crate) fn numbers(name: &str) -> Vec<Found<'_>> {
             numbers.iter_mut().skip(at).take(3).for_each(|one| one.counts = Counted::Unknown);
         }
     }
+    // `checkpoint_20240131_120000.pt`, in which no word is meant for a number.
+    let is_day = |one: &Found<'_>| one.counts == Counted::Checkpoints && day(&[one]).is_some();
+    numbers.iter_mut().filter(|one| is_day(one)).for_each(|one| one.counts = Counted::Unknown);
     if numbers.iter().any(|one| one.counts == Counted::Ranks) {
         let has_step = numbers.iter().any(|one| one.counts.is_progress());
         let axes = numbers.iter_mut().filter(|one| is_axis(one, has_step));
         axes.for_each(|one| one.counts = Counted::Axis);
     }
     numbers
+}
+
+/// All numbers of a name, in their order.
+pub(crate) fn values(name: &str) -> Vec<Option<Number>> {
+    numbers(name).iter().map(Found::value).collect()
 }
 
 /// Words in front of numbers that say where a rank stands.
@@ -275,6 +290,45 @@ fn is_date(numbers: &[Found<'_>]) -> bool {
         }
         _ => false,
     }
+}
+
+/// Year, month and day as one number, and how many numbers of the name these are: `2024-01-31` and `20240131`.
+fn day(numbers: &[&Found<'_>]) -> Option<(u64, usize)> {
+    let digits = |at: usize| numbers.get(at).map(|one| one.digits).unwrap_or_default();
+    let (text, count) = match digits(0).len() {
+        8 => (digits(0).to_owned(), 1),
+        4 if digits(1).len() == 2 => ([digits(0), digits(1), digits(2)].concat(), 3),
+        _ => return None,
+    };
+    let are_apart = |one: &&Found<'_>| ["-", "_", "."].contains(&one.before);
+    let are_dated =
+        text.len() == 8 && numbers.iter().take(count).skip(1).all(|one| are_apart(&one));
+    let day: u64 = text.parse().ok().filter(|_| are_dated)?;
+    let (year, month) = (day / 10_000, day / 100 % 100);
+    let is_day = (1970..2100).contains(&year) && (1..=12).contains(&month);
+    (is_day && (1..=31).contains(&(day % 100))).then_some((day, count))
+}
+
+/// The first date in a name, to the second: `2024-01-31_12-00-00`, `20240131_120000`.
+fn date(numbers: &[Found<'_>]) -> Option<Number> {
+    let all: Vec<&Found<'_>> = numbers.iter().collect();
+    let (at, (day, count)) =
+        (0..all.len()).find_map(|at| Some((at, day(all.get(at..).unwrap_or_default())?)))?;
+    let is_behind = |one: &&&Found<'_>| {
+        ["-", "_", "T", "t", "+", " ", ":", "h", "m"].contains(&one.before)
+            && one.digits.len() % 2 == 0
+    };
+    let mut time: String =
+        all.iter().skip(at + count).take_while(is_behind).map(|one| one.digits).collect();
+    time.truncate(6);
+    let time: u64 = format!("{time:0<6}").parse().ok()?;
+    Some(Number::of(day * 1_000_000 + time))
+}
+
+/// Whether a name is a date and nothing else: `2024-01-31_12-00-00`.
+pub(crate) fn is_only_date(name: &str) -> bool {
+    let is_part = |letter: char| letter.is_ascii_digit() || "-_T:+. ".contains(letter);
+    date(&numbers(name)).is_some() && name.chars().all(is_part)
 }
 
 /// Whether a name has a date or a time of day.
@@ -410,6 +464,7 @@ pub(crate) fn told(name: &str) -> Told {
         epoch: last(Counted::Epochs),
         batch: last(Counted::Batches),
         only,
+        date: date(&numbers),
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use crate::compare::{Held, NAMED, compare, compare_companions};
 use crate::lack::{Lack, first_gaps};
 use crate::names::{self, Ranked};
-use crate::progress::{Place, Told, told};
+use crate::progress::{Place, Told, is_only_date, is_remarkable, told};
 use crate::{Checkpoint, Format, Standing};
 use text::order::{InOrder, Ordered};
 
@@ -212,7 +212,7 @@ pub(crate) fn of_folders(
             Some(named) if told(&one.name).place().is_none() => {
                 of_ranks.entry(named.without).or_default().push((named.ranks, one));
             }
-            _ if names::is_of_one(&one.name) && is_one() => {
+            _ if (names::is_of_one(&one.name) || is_dated(&one)) && is_one() => {
                 of_steps.entry(names::series(&one.name)).or_default().push(one);
             }
             _ => found.extend(alone(one)),
@@ -242,6 +242,14 @@ pub(crate) fn of_folders(
         }
     }
     found.into_iter()
+}
+
+/// Whether a folder that is named for a date and nothing else is one checkpoint, not the run of that date.
+fn is_dated(one: &Searched) -> bool {
+    let is_part = |inner: &Checkpoint| {
+        inner.path.parent() == Some(&one.path) && !is_remarkable(&inner.own_name())
+    };
+    is_only_date(&one.name) && one.inner.iter().all(is_part)
 }
 
 fn alone(one: Searched) -> Vec<Checkpoint> {

@@ -32,12 +32,12 @@ fn newest_is_first_by_step_and_else_by_time() {
         }
         found(&folder).iter().map(|one| one.name.display().to_string()).collect()
     };
-    assert_eq!(names(&["last.pt", "best.pt"]), ["best.pt", "last.pt"]);
+    assert_eq!(names(&["last.pt", "best.pt"]), ["last.pt", "best.pt"]);
     assert_eq!(
         names(&["epoch_2.pt", "epoch_1.pt"]),
-        ["epoch_1.pt", "epoch_2.pt", "best.pt", "last.pt"]
+        ["epoch_2.pt", "epoch_1.pt", "last.pt", "best.pt"]
     );
-    let with_steps = ["step-10.pt", "step-9.pt", "step-1.5.pt", "epoch_1.pt", "epoch_2.pt"];
+    let with_steps = ["step-10.pt", "step-9.pt", "step-1.5.pt", "epoch_2.pt", "epoch_1.pt"];
     let found = names(&["step-10.pt", "step-1.5.pt", "step-9.pt"]);
     assert_eq!(found[..5], with_steps);
     // A file without a step does not change that.

@@ -1,6 +1,7 @@
 //! Layouts of public projects as properties over steps, ranks and names: the newest whole state is chosen, and a missing
 //! file is noticed.
 
+mod newest;
 mod numbers;
 mod shapes;
 

@@ -69,7 +69,7 @@ fn step_is_the_number_behind_its_word() {
         // fairseq.
         ("checkpoint_1_10000.pt", Some(10_000)),
         ("checkpoint2.pt", Some(2)),
-        ("checkpoint_20240131_120000.pt", Some(20_240_131)),
+        ("checkpoint_20240131_120000.pt", None),
         ("checkpoint-500-2.pt", Some(500)),
         // Words behind their number.
         ("model_1000_steps.pt", Some(1000)),
@@ -96,6 +96,8 @@ fn names_of_a_series_stand_in_its_order() {
         &["checkpoint_1_9000.pt", "checkpoint_1_10000.pt", "checkpoint_2_10001.pt"],
         &["epoch3_batch500.pt", "epoch3_batch1000.pt", "epoch4_batch1.pt"],
         &["epoch-9.pt", "epoch10.pt"],
+        &["2024-01-31_09-00-00", "2024-01-31_12-00-00", "2024-02-01", "2024-02-01T00:00:01"],
+        &["ckpt_20240131_120000.pt", "ckpt_20240131_120001.pt", "ckpt_20240201.pt"],
         &["ep0-ba90-rank0.pt", "ep0-ba200-rank0.pt", "ep1-ba201-rank0.pt"],
     ] {
         let places: Vec<Place> = ascending.iter().filter_map(|name| told(name).place()).collect();
