@@ -189,6 +189,10 @@ impl<'b> Folder<'b> {
         if !self.has(name) {
             return Err(Lack::Missing(name.to_owned()));
         }
+        // A part of it would look cut off.
+        if let Some(has) = self.bytes(name).filter(|has| *has > INDEX) {
+            return Err(Lack::Large { file: name.to_owned(), has, most: INDEX });
+        }
         let bytes =
             regular_file::read(&self.path_of(name), INDEX).map_err(|error| unread(name, &error))?;
         if bytes.is_empty() {

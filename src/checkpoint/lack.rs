@@ -49,6 +49,14 @@ pub enum Lack {
     },
     /// Its writer leaves no mark by which the end of the file could be known.
     NoEnd(String),
+    /// An index that lists nothing.
+    Nothing(String),
+    /// An index of so many bytes, more than are read.
+    Large {
+        file: String,
+        has: u64,
+        most: u64,
+    },
 }
 
 impl Lack {
@@ -66,7 +74,9 @@ impl Lack {
             | Lack::Unread { file, .. }
             | Lack::NotRenamed(file)
             | Lack::NotNamed { file, .. }
-            | Lack::NoEnd(file) => *file = format!("{folder}/{file}"),
+            | Lack::NoEnd(file)
+            | Lack::Nothing(file)
+            | Lack::Large { file, .. } => *file = format!("{folder}/{file}"),
             Lack::Parts(_) => {}
         }
         self
@@ -114,6 +124,14 @@ impl Lack {
             Lack::NoEnd(file) => text!(
                 "{file} is of a format without a mark at its end, so nobody can see whether it is whole",
                 "{file} 的格式没有结束标记，无法判断是否完整"
+            ),
+            Lack::Nothing(file) => text!(
+                "{file} lists no file: nothing was saved",
+                "{file} 未列出任何文件：没有保存任何内容"
+            ),
+            Lack::Large { file, has, most } => text!(
+                "{file} has {has} bytes, at most {most} are read, so nobody can see whether it is whole; save in fewer items or parts",
+                "{file} 有 {has} 字节，最多读取 {most} 字节，无法判断是否完整；请减少保存的条目或分片"
             ),
         }
     }

@@ -182,6 +182,13 @@ const COPIES: &[&str] = &[
     "buffer",
     "replay",
     "rb",
+    "rollout",
+    "rollouts",
+    "trajectory",
+    "trajectories",
+    "predictions",
+    "preds",
+    "generations",
 ];
 
 fn has_word(name: &str, known: &[&str]) -> bool {
@@ -190,10 +197,16 @@ fn has_word(name: &str, known: &[&str]) -> bool {
 
 /// Whether the name is that of weights for other programs.
 pub(crate) fn is_share(name: &str) -> bool {
-    const SHARES: &[&str] =
-        &["weights", "hf", "huggingface", "export", "exports", "merged", "dict", "dicts"];
     has_word(name, SHARES)
 }
+
+/// Whether a folder is named for nothing but weights for other programs.
+pub(crate) fn is_only_share(name: &str) -> bool {
+    is_share(name) && are_known(name, &[SHARES, WEIGHTS, BARE])
+}
+
+const SHARES: &[&str] =
+    &["weights", "hf", "huggingface", "export", "exports", "exported", "merged", "dict", "dicts"];
 
 /// How much the name of a folder says to be in it, all of a training first: `states`, a folder of any name, `weights` and
 /// `optimizer`.
@@ -255,7 +268,19 @@ pub(crate) fn is_temporary(name: &str) -> bool {
 
 /// Whether somebody put it aside: `step_300.bak`, `step_300_old.pt`, `old_run`, but not `4-year-old` and `old_town`.
 pub(crate) fn is_put_aside(name: &str) -> bool {
-    const MARKS: &[&str] = &["bak", "old", "bad", "broken", "corrupt", "corrupted"];
+    const MARKS: &[&str] = &[
+        "bak",
+        "backup",
+        "backups",
+        "old",
+        "bad",
+        "broken",
+        "corrupt",
+        "corrupted",
+        "failed",
+        "trash",
+        "discarded",
+    ];
     const PHRASES: &[&str] =
         &["year", "years", "month", "months", "day", "days", "vs", "and", "or"];
     const OF_RUNS: &[&str] = &["run", "runs", "model", "models", "checkpoints", "ckpts"];
@@ -264,7 +289,8 @@ pub(crate) fn is_put_aside(name: &str) -> bool {
     let last = words.find(|word| !ENDS.contains(word)).unwrap_or_default();
     let is_phrase = words.next().is_some_and(|before| PHRASES.contains(&before));
     let begins = |mark: &&str| {
-        let rest = name.strip_prefix(*mark);
+        let from = name.trim_start_matches(|letter: char| !letter.is_ascii_alphanumeric());
+        let rest = from.strip_prefix(*mark);
         rest.is_some_and(|rest| are_known(rest, &[OF_RUNS, BARE, NEUTRAL]))
     };
     (MARKS.contains(&last) && !is_phrase) || MARKS.iter().any(begins)

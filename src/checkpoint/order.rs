@@ -12,7 +12,7 @@ use crate::compare::is_export;
 use crate::names::{self, series};
 use crate::progress::{Place, is_remarkable, told, values};
 use crate::stray::{later_stages, strays};
-use text::order::Ordered;
+use text::order::{InOrder, Ordered};
 
 /// Removes bare weights beside checkpoints with a step: what a framework exports when it is done.
 pub(crate) fn leave_out_exports(found: &mut Vec<Checkpoint>) {
@@ -62,11 +62,21 @@ impl<'f> Series<'f> {
         Series { all, is_lone, is_neutral, is_copy, ..series }
     }
 
-    /// Whether these are bare weights, and all states of one of their steps are elsewhere.
+    /// Whether these are bare weights, and all states of one of their steps are elsewhere; or those of each of their steps,
+    /// of which one is torn.
     fn has_state(&self, states: &[&Checkpoint]) -> bool {
         let is_of = |one: &&Checkpoint| is_export(self.bytes, one.bytes) && self.has_place(one);
         let are_weights = self.bytes > 0 && self.all.iter().all(|one| one.is_weights());
-        are_weights && states.iter().any(is_of)
+        let are_torn = || {
+            let of_them: Vec<_> = states.iter().filter(|one| self.has_place(one)).collect();
+            let places: BTreeSet<Option<Place>> =
+                of_them.iter().map(|one| one.standing.place).in_set();
+            places.len() > 1
+                && places.len() == self.places.len()
+                && of_them.iter().any(|one| !one.is_whole())
+        };
+        let is_whole = |one: &&&Checkpoint| one.is_whole();
+        are_weights && (states.iter().filter(is_whole).any(is_of) || are_torn())
     }
 
     fn shares_place(&self, other: &Series<'_>) -> bool {
@@ -120,14 +130,16 @@ struct Sizes {
 
 fn sizes(found: &[Checkpoint]) -> Sizes {
     let mut folders: BTreeMap<Option<&Path>, BTreeMap<String, Vec<&Checkpoint>>> = BTreeMap::new();
-    let states = found.iter().filter(|one| one.is_whole() && !one.is_weights());
+    let states = found.iter().filter(|one| !one.is_weights() && !one.standing.is_aside);
     let states: Vec<&Checkpoint> = states.collect();
     for one in found.iter().filter(|one| !one.standing.is_aside) {
         let (folder, series) = series_of(one);
         folders.entry(folder).or_default().entry(series).or_default().push(one);
     }
     let mut sizes = Sizes::default();
-    for all in folders.into_values() {
+    for (folder, all) in folders {
+        let folder = folder.and_then(Path::file_name).unwrap_or_default();
+        let is_of_copy = names::is_copy(&folder.to_string_lossy());
         let mut all: Vec<Series<'_>> =
             all.into_iter().map(|(name, all)| Series::of(&name, all)).collect();
         all.order_by_key(|series| Reverse(series.bytes));
@@ -142,12 +154,67 @@ fn sizes(found: &[Checkpoint]) -> Sizes {
             if measures.iter().any(|other| series.is_export_of(other)) || series.has_state(&states)
             {
                 sizes.exports.extend(paths);
-            } else if series.is_neutral && !all.iter().take(COMPARED).any(is_smaller) {
+            } else if series.is_neutral && !is_of_copy && !all.iter().take(COMPARED).any(is_smaller)
+            {
                 sizes.states.extend(paths);
             }
         }
     }
     sizes
+}
+
+/// Weights below a folder that is named for them, beside states elsewhere, of whatever steps and sizes: `hf/step_300`. Of a
+/// folder with such a name alone these are all that a program writes.
+fn shared(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
+    let share = |one: &Checkpoint| {
+        let is_one = |path: &&Path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            names::is_only_share(&name) || (one.is_weights() && names::is_share(&name))
+        };
+        let folder = one.path.ancestors().skip(1).take(one.name.iter().count().saturating_sub(1));
+        folder.filter(is_one).last().and_then(Path::parent).map(Path::to_owned)
+    };
+    let is_state = |one: &&Checkpoint| {
+        one.is_whole() && !one.standing.is_aside && one.standing.place.is_some()
+    };
+    let mut states: BTreeSet<PathBuf> = BTreeSet::new();
+    for one in found.iter().filter(is_state).filter(|one| share(one).is_none()) {
+        states.extend(one.path.ancestors().skip(1).map(Path::to_owned));
+    }
+    let is_shared = |one: &&Checkpoint| share(one).is_some_and(|above| states.contains(&above));
+    found.iter().filter(is_shared).map(|one| one.path.clone()).in_set()
+}
+
+/// Copies of a model, and what is kept beside it, at steps at which no model is whole: they are written more often, or the save
+/// of their model ended early.
+fn auxiliary(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
+    // The folder in which the copy lies, by its own name or by that of its folder.
+    let of_copy = |one: &Checkpoint| {
+        let above = one.path.parent()?;
+        let name = above.file_name().unwrap_or_default().to_string_lossy();
+        let is_below = one.name.iter().nth(1).is_some();
+        match names::is_copy(&one.own_name()) {
+            true => Some(above.to_owned()),
+            false if is_below && names::is_copy(&name) => above.parent().map(Path::to_owned),
+            false => None,
+        }
+    };
+    let mut models: BTreeMap<&Path, BTreeSet<Place>> = BTreeMap::new();
+    let is_model =
+        |one: &&Checkpoint| one.is_whole() && !one.standing.is_aside && of_copy(one).is_none();
+    for one in found.iter().filter(is_model) {
+        for above in one.path.ancestors().skip(1).take(2) {
+            models.entry(above).or_default().extend(one.standing.place);
+        }
+    }
+    let is_auxiliary = |one: &&Checkpoint| {
+        // What is torn is named where it stands.
+        let models = of_copy(one).and_then(|above| models.get(above.as_path()));
+        let place = one.standing.place;
+        let is_of_none = |(models, place): (&BTreeSet<Place>, Place)| !models.contains(&place);
+        one.is_whole() && models.zip(place).is_some_and(is_of_none)
+    };
+    found.iter().filter(is_auxiliary).map(|one| one.path.clone()).in_set()
 }
 
 fn is_last(one: &Checkpoint) -> bool {
@@ -176,7 +243,9 @@ fn beside_last(one: &Checkpoint) -> Option<&Path> {
 /// `tokenizer.pt`, do not change the order of those that have one, but for a `last.pt` beside or above them that was
 /// written after the newest one, and not in the same save.
 pub(crate) fn sort(found: &mut [Checkpoint]) {
-    let Sizes { exports, states } = sizes(found);
+    let Sizes { mut exports, states } = sizes(found);
+    exports.append(&mut shared(found));
+    exports.append(&mut auxiliary(found));
     let (strays, later_stages) = (strays(found), later_stages(found));
     // What is torn is never chosen, and is named where it stands.
     let is_behind = |one: &Checkpoint| {
@@ -228,15 +297,16 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
     };
     let first: Vec<Option<Place>> =
         found.iter().map(|one| of_last(one).max(of_tracked(one))).collect();
-    let mut lasts: BTreeMap<PathBuf, u64> = BTreeMap::new();
+    let mut lasts: BTreeMap<PathBuf, (SystemTime, u64)> = BTreeMap::new();
     for one in found.iter().filter(|one| is_last(one)) {
-        let bytes = lasts.entry(one.path.with_file_name("")).or_default();
-        *bytes = one.bytes.max(*bytes);
+        let last = lasts.entry(one.path.with_file_name("")).or_insert((one.modified, one.bytes));
+        *last = (one.modified, one.bytes).max(*last);
     }
-    // A program goes on from its last one, whenever it copied the best.
-    let has_last = |one: &Checkpoint| {
-        let last = lasts.get(&one.path.with_file_name(""));
-        is_best(one) && last.is_some_and(|bytes| !is_export(*bytes, one.bytes))
+    // A program goes on from its last one, whenever it copied that as the best.
+    let time = |one: &Checkpoint| {
+        let last = lasts.get(&one.path.with_file_name("")).filter(|_| is_best(one));
+        let last = last.filter(|(_, bytes)| !is_export(*bytes, one.bytes));
+        last.map_or(one.modified, |(time, _)| one.modified.min(*time))
     };
     for (one, first) in found.iter_mut().zip(first) {
         one.standing.first = first;
@@ -253,9 +323,8 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
             place.map(|_| content(one)),
             place.is_none() || !states.contains(&one.path),
             (!names::is_model(&one.own_name()), names::is_copy(&one.name.to_string_lossy())),
-            has_last(one),
             // Copies may have one time.
-            Reverse((one.modified, is_last(one), values(&one.own_name()))),
+            Reverse((time(one), is_last(one), values(&one.own_name()))),
             one.path.clone(),
         )
     });

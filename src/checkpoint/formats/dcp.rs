@@ -124,6 +124,10 @@ fn of_metadata(folder: &Folder<'_>, name: &str) -> Vec<Lack> {
         items.first = items.first.min(item);
         items.last = items.last.max(item);
     }
+    // A save of nothing, from which nothing can start.
+    if needs.is_empty() {
+        return vec![Lack::Nothing(name.to_owned())];
+    }
     let apart = needs.len().div_ceil(LOOKED_AT).max(1);
     let lack = |(at, (file, items)): (usize, (String, Items))| {
         let needs = items.last.0.saturating_add(items.last.1);

@@ -1,6 +1,7 @@
 //! Layouts of public projects as properties over steps, ranks and names: the newest whole state is chosen, and a missing
 //! file is noticed.
 
+mod beside;
 mod newest;
 mod numbers;
 mod shapes;
@@ -422,4 +423,30 @@ fn pickle_of_zeros_is_torn() {
     assert!(first_whole(named(&folder)).starts_with("step_300"));
     std::fs::write(folder.path().join("step_300/t.pkl"), [0; 64]).expect("written");
     assert!(first_whole(named(&folder)).starts_with("step_200"));
+}
+
+/// Metadata that list nothing, or are larger than what is read.
+#[test]
+fn metadata_without_items_or_end_are_not_whole() {
+    use crate::tests::programs::write_dcp;
+    let empty = b"\x80\x02}X\x0c\0\0\0storage_data}s.";
+    for layout in ["step_#", "step_#/model", "checkpoint-#/model"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let of = |step: u32| folder.path().join(layout.replace('#', &step.to_string()));
+        for step in [100, 200] {
+            std::fs::create_dir_all(of(step)).expect("it is made");
+            write_dcp(&of(step));
+        }
+        assert!(first_whole(named(&folder)).contains("200"), "{layout}");
+        let metadata = of(200).join(".metadata");
+        std::fs::write(&metadata, empty).expect("it is written");
+        let found = named(&folder);
+        assert!(found[0].ends_with("lists no file: nothing was saved"), "{found:?}");
+        assert!(first_whole(found).contains("100"));
+        let file = std::fs::File::create(&metadata).expect("it is made");
+        file.set_len(folder::INDEX + 1).expect("it has its size");
+        let found = named(&folder);
+        assert!(found[0].contains("has 268435457 bytes, at most 268435456 are read"), "{found:?}");
+        assert!(first_whole(found).contains("100"));
+    }
 }

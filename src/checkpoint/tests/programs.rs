@@ -402,8 +402,16 @@ pub(super) fn found_of(folder: &tempfile::TempDir, name: &str) -> Checkpoint {
     found(folder).into_iter().find(of_name).expect("it is found")
 }
 
-/// A pickle whose `storage_data` is empty.
-pub(super) const DCP: &[u8] = b"\x80\x02}X\x0c\x00\x00\x00storage_data}s.";
+/// A pickle whose `storage_data` has one item of one byte.
+pub(super) const DCP: &[u8] =
+    b"\x80\x02}X\x0c\0\0\0storage_data}K\0}(X\x0d\0\0\0relative_pathX\x0c\0\0\0__0_0.distcp\
+    X\x06\0\0\0offsetK\0X\x06\0\0\0lengthK\x01uss.";
+
+/// Writes metadata of torch.distributed.checkpoint, and the file that it lists.
+pub(super) fn write_dcp(folder: &Path) {
+    std::fs::write(folder.join(".metadata"), DCP).expect("it is written");
+    std::fs::write(folder.join("__0_0.distcp"), "x").expect("it is written");
+}
 
 /// fms-fsdp writes metadata.pth behind the files of torch.distributed.checkpoint.
 #[test]
@@ -413,7 +421,7 @@ fn files_beside_dcp_belong_to_each_of_a_series() {
     for step in [1, 2, 3] {
         let own = folder.path().join(format!("step_{step}_ckp"));
         std::fs::create_dir(&own).expect("it is made");
-        std::fs::write(own.join(".metadata"), DCP).expect("it is written");
+        write_dcp(&own);
         if step < 3 {
             std::fs::write(own.join("metadata.pth"), archive(&[("data.pkl", b"\x80\x02N.")]))
                 .expect("it is written");

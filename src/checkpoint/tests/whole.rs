@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::tests::layouts::{named, names};
-use crate::tests::programs::{DCP, found_of};
+use crate::tests::programs::{found_of, write_dcp};
 
 /// An optimizer beside weights with an index.
 #[test]
@@ -115,7 +115,7 @@ fn files_in_folders_of_a_checkpoint_are_looked_at() {
     // A second model of FSDP.
     let folder = made(&["checkpoint-7/random_states_0.pkl", "checkpoint-7/pytorch_model_fsdp_0/"]);
     let own = |name: &str| folder.path().join("checkpoint-7").join(name);
-    std::fs::write(own("pytorch_model_fsdp_0/.metadata"), DCP).expect("it is written");
+    write_dcp(&own("pytorch_model_fsdp_0"));
     assert!(found(&folder)[0].is_whole());
     std::fs::create_dir(own("pytorch_model_fsdp_1")).expect("it is made");
     std::fs::write(own("pytorch_model_fsdp_1/__0_0.distcp"), "x").expect("it is written");
@@ -123,7 +123,7 @@ fn files_in_folders_of_a_checkpoint_are_looked_at() {
     assert_eq!(found(&folder)[0].lacks, [missing]);
     // Beside the files of torch.distributed.checkpoint.
     let folder = made(&["step_1_ckp/metadata.pth"]);
-    std::fs::write(folder.path().join("step_1_ckp/.metadata"), DCP).expect("it is written");
+    write_dcp(&folder.path().join("step_1_ckp"));
     assert!(found(&folder)[0].is_whole());
     std::fs::write(folder.path().join("step_1_ckp/metadata.pth"), "").expect("it is written");
     assert_eq!(found(&folder)[0].lacks, [Lack::Empty("metadata.pth".to_owned())]);
@@ -262,7 +262,7 @@ fn what_stands_aside_is_never_chosen() {
 #[test]
 fn folder_has_the_same_name_wherever_it_is_named() {
     let folder = made(&["step-100/.metadata", "step-100/x/", "checkpoint-500/optimizer.pt"]);
-    std::fs::write(folder.path().join("step-100/.metadata"), DCP).expect("it is written");
+    write_dcp(&folder.path().join("step-100"));
     let link = folder.path().join("current");
     std::os::unix::fs::symlink("step-100", &link).expect("it is linked");
     for path in [folder.path().join("step-100"), link, folder.path().join("step-100/x/..")] {
