@@ -82,6 +82,13 @@ pub(crate) fn ranks(name: &str) -> Option<Ranked> {
     Some(Ranked { ranks, has_axes, world, may_begin_at_one, without, without_world })
 }
 
+/// Whether a folder is that of one node: `node_0`, `host-1`.
+pub(crate) fn is_node(name: &str) -> bool {
+    let word = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let known = word.trim_end_matches(['-', '_', '=']).to_ascii_lowercase();
+    word.len() < name.len() && ["node", "host", "machine"].contains(&known.as_str())
+}
+
 /// Words of files that stand beside the weights.
 const ASIDE: &[&str] = &[
     "optimizer",

@@ -203,6 +203,12 @@ pub(crate) fn of_folders(
     let mut found = Vec::new();
     let mut of_ranks: BTreeMap<String, Vec<(Vec<u32>, Searched)>> = BTreeMap::new();
     let mut of_steps: BTreeMap<String, Vec<Searched>> = BTreeMap::new();
+    let has_parts =
+        |one: &Checkpoint| !one.parts.is_empty() || names::ranks(&one.own_name()).is_some();
+    let is_of_node = |one: &Searched| names::is_node(&one.name) && one.inner.iter().any(has_parts);
+    let (nodes, searched): (Vec<Searched>, Vec<Searched>) =
+        searched.into_iter().partition(is_of_node);
+    found.extend(of_nodes(folder, nodes));
     for one in searched {
         let is_one = || {
             let has_own = one.inner.iter().any(|inner| inner.standing.is_own);
@@ -300,6 +306,49 @@ fn of_rank_folders(folder: &Path, mut folders: Vec<(Vec<u32>, Searched)>) -> Vec
             series => compare(series, Some(folder)),
         }
     }
+    of_series.into_values().flatten().collect()
+}
+
+/// The files of the ranks of several nodes, each in its folder: one is missing that no node has. Where two have the same one,
+/// ranks are those on a node, and each must have all that it lacks.
+fn of_nodes(folder: &Path, nodes: Vec<Searched>) -> Vec<Checkpoint> {
+    let mut by_name: BTreeMap<(String, Option<Place>), Vec<Checkpoint>> = BTreeMap::new();
+    for searched in nodes {
+        let path = searched.path.clone();
+        for one in alone(searched) {
+            // Without the rank of its first file.
+            let below = one.path.strip_prefix(&path).unwrap_or(&one.path);
+            let of = |name: &std::ffi::OsStr| {
+                let name = name.to_string_lossy();
+                names::ranks(&name).map_or(name.into_owned(), |named| named.without)
+            };
+            let name: Vec<String> = below.iter().map(of).collect();
+            by_name.entry((name.join("/"), one.standing.place)).or_default().push(one);
+        }
+    }
+    let mut of_series: BTreeMap<String, Vec<Checkpoint>> = BTreeMap::new();
+    for ((name, _), several) in by_name {
+        let here: Vec<u32> = several.iter().flat_map(|one| one.parts.iter().copied()).collect();
+        let ranks: BTreeSet<u32> = here.iter().copied().in_set();
+        let are_of_job = ranks.len() == here.len();
+        let several = several.into_iter().map(|mut one| {
+            for lack in one.lacks.iter_mut().filter(|_| are_of_job) {
+                if let Lack::Parts(parts) = lack {
+                    parts.retain(|part| !ranks.contains(part));
+                }
+            }
+            one.lacks.retain(|lack| *lack != Lack::Parts(Vec::new()));
+            if one.standing.files.is_empty() {
+                one.standing.files.push(one.path.clone());
+            }
+            one
+        });
+        if let Some(mut one) = joined(several.collect()) {
+            one.parts = if are_of_job { ranks.into_iter().collect() } else { Vec::new() };
+            of_series.entry(names::series(&name)).or_default().push(one);
+        }
+    }
+    of_series.values_mut().for_each(|series| compare(series, Some(folder)));
     of_series.into_values().flatten().collect()
 }
 

@@ -3,6 +3,7 @@
 
 mod beside;
 mod newest;
+mod nodes;
 mod numbers;
 mod shapes;
 
