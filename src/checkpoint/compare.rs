@@ -43,8 +43,7 @@ pub(crate) fn compare_companions(found: &mut [Checkpoint]) {
     shapes.of(first.step(), &[]);
     let mut companions: BTreeSet<&String> = BTreeSet::new();
     companions.extend(before.keys());
-    let mut number = 0;
-    for (place, own) in steps {
+    for (number, (place, own)) in steps.enumerate() {
         let of_step = match number {
             0 => Vec::new(),
             _ => companions_of_step(found, &companions, before, own),
@@ -52,7 +51,6 @@ pub(crate) fn compare_companions(found: &mut [Checkpoint]) {
         // Each of them lacks what the others lack.
         let all: Vec<Lack> = of_step.iter().flat_map(|(_, lacks)| lacks).cloned().collect();
         let shape = shapes.of(place.step(), &all);
-        number += 1;
         match shape {
             Shape::Whole => companions.retain(|kind| own.contains_key(*kind)),
             Shape::Fewer => {

@@ -15,7 +15,7 @@ use crate::compare::begun;
 use crate::folder::Folder;
 use crate::lack::Lack;
 use crate::names::{are_steps, is_aside, is_numbered, is_of_one, ranks, series};
-use crate::numbering::varying;
+use crate::numbering::{restarts, varying};
 use crate::progress::{Number, Place, Told, told};
 use crate::shapes::{Shape, Shapes};
 use crate::{Checkpoint, Format, Standing, safetensors, torch};
@@ -389,6 +389,11 @@ pub(crate) fn of_files(folder: &Folder<'_>, above: Told) -> Vec<Checkpoint> {
     let names = folder.names(false, |name| row(name).is_some());
     let above = if are_steps(&names, above) { Told::default() } else { above };
     let varying = varying(&names);
+    let restarts = restarts(&mut names.iter().filter_map(|name| told(name).step_of_epoch()));
+    let told = |name: &str| {
+        let told = told(name).or_only(varying.get(name).copied());
+        if restarts { told.within_epoch() } else { told }
+    };
     let of = |(name, entry): (&String, &crate::folder::Entry)| {
         if entry.is_folder || entry.is_alias {
             return None;
@@ -403,7 +408,7 @@ pub(crate) fn of_files(folder: &Folder<'_>, above: Told) -> Vec<Checkpoint> {
         let standing = Standing {
             is_aside: is_aside(name),
             files: vec![path.clone()],
-            ..standing(known, told(name).or_only(varying.get(name.as_str()).copied()), above)
+            ..standing(known, told(name), above)
         };
         Some(Checkpoint {
             name: path.clone(),

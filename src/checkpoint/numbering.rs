@@ -1,6 +1,7 @@
 //! How a program numbers its files: what only several names tell together.
 //!
-//! Takes the names in a folder; gives the steps of those whose numbers have no word.
+//! Takes the names in a folder; gives the steps of those whose numbers have no word, and says whether each epoch counts its
+//! steps anew.
 
 use std::collections::BTreeMap;
 
@@ -34,4 +35,15 @@ pub(crate) fn varying<'n>(names: &'n [String]) -> BTreeMap<&'n str, Number> {
         }
     }
     steps
+}
+
+/// Whether each epoch counts its steps anew: a later one has a step that is no larger than one of an earlier one.
+pub(crate) fn restarts(all: &mut dyn Iterator<Item = (Number, Number)>) -> bool {
+    let mut epochs: BTreeMap<Number, (Number, Number)> = BTreeMap::new();
+    for (epoch, step) in all {
+        let (first, last) = epochs.entry(epoch).or_insert((step, step));
+        (*first, *last) = (step.min(*first), step.max(*last));
+    }
+    let is_back = |(before, next): (&(Number, Number), &(Number, Number))| next.0 <= before.1;
+    epochs.values().zip(epochs.values().skip(1)).any(is_back)
 }

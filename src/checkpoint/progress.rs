@@ -195,6 +195,19 @@ impl Told {
         }
     }
 
+    /// Its epoch and its step, if it has both.
+    pub(crate) fn step_of_epoch(self) -> Option<(Number, Number)> {
+        self.epoch.zip(self.step)
+    }
+
+    /// The same where each epoch counts its steps anew.
+    pub(crate) fn within_epoch(self) -> Told {
+        match self.epoch {
+            Some(_) => Told { step: None, batch: self.step.or(self.batch), ..self },
+            None => self,
+        }
+    }
+
     /// With this as the only number.
     pub(crate) fn or_only(self, only: Option<Number>) -> Told {
         Told { only: self.only.or(only), ..self }
@@ -301,8 +314,7 @@ fn day(numbers: &[&Found<'_>]) -> Option<(u64, usize)> {
         _ => return None,
     };
     let are_apart = |one: &&Found<'_>| ["-", "_", "."].contains(&one.before);
-    let are_dated =
-        text.len() == 8 && numbers.iter().take(count).skip(1).all(|one| are_apart(&one));
+    let are_dated = text.len() == 8 && numbers.iter().take(count).skip(1).all(are_apart);
     let day: u64 = text.parse().ok().filter(|_| are_dated)?;
     let (year, month) = (day / 10_000, day / 100 % 100);
     let is_day = (1970..2100).contains(&year) && (1..=12).contains(&month);
@@ -316,7 +328,7 @@ fn date(numbers: &[Found<'_>]) -> Option<Number> {
         (0..all.len()).find_map(|at| Some((at, day(all.get(at..).unwrap_or_default())?)))?;
     let is_behind = |one: &&&Found<'_>| {
         ["-", "_", "T", "t", "+", " ", ":", "h", "m"].contains(&one.before)
-            && one.digits.len() % 2 == 0
+            && one.digits.len().is_multiple_of(2)
     };
     let mut time: String =
         all.iter().skip(at + count).take_while(is_behind).map(|one| one.digits).collect();

@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use crate::compare::{Held, NAMED, compare, compare_companions};
 use crate::lack::{Lack, first_gaps};
 use crate::names::{self, Ranked};
+use crate::numbering::restarts;
 use crate::progress::{Place, Told, is_only_date, is_remarkable, told};
 use crate::{Checkpoint, Format, Standing};
 use text::order::{InOrder, Ordered};
@@ -18,6 +19,8 @@ use text::order::{InOrder, Ordered};
 /// A folder that was searched.
 pub(crate) struct Searched {
     pub(crate) name: String,
+    /// What its name and those above it tell.
+    pub(crate) told: Told,
     pub(crate) path: PathBuf,
     pub(crate) inner: Vec<Checkpoint>,
     /// The checkpoint that its name promises, unless something else is in it.
@@ -197,10 +200,10 @@ pub(crate) const OF_ANOTHER: usize = 3;
 /// The folders in a folder: those of ranks hold parts of the same checkpoints, and those of a step are one each.
 pub(crate) fn of_folders(
     folder: &Path,
-    above: Told,
-    searched: Vec<Searched>,
+    mut searched: Vec<Searched>,
 ) -> impl Iterator<Item = Checkpoint> {
     let mut found = Vec::new();
+    count_in_epochs(&mut searched);
     let mut of_ranks: BTreeMap<String, Vec<(Vec<u32>, Searched)>> = BTreeMap::new();
     let mut of_steps: BTreeMap<String, Vec<Searched>> = BTreeMap::new();
     let has_parts =
@@ -239,8 +242,7 @@ pub(crate) fn of_folders(
         };
         if folders.iter().map(files).max().is_some_and(|files: usize| files > 1) {
             // Another one of the series shows that the name promised too much.
-            let mut series: Vec<Checkpoint> =
-                folders.into_iter().map(|one| as_one(one, above)).collect();
+            let mut series: Vec<Checkpoint> = folders.into_iter().map(as_one).collect();
             compare(&mut series, None);
             found.extend(series);
         } else {
@@ -248,6 +250,34 @@ pub(crate) fn of_folders(
         }
     }
     found.into_iter()
+}
+
+/// The steps in folders of epochs, where each of these counts them anew.
+fn count_in_epochs(searched: &mut [Searched]) {
+    let step = |one: &Checkpoint| match one.standing.place {
+        Some(Place::Step(step)) if one.standing.is_own => Some(step),
+        _ => None,
+    };
+    let epoch = |one: &Searched| match told(&one.name).place() {
+        Some(Place::Epoch(epoch, None)) => Some(epoch),
+        _ => None,
+    };
+    let of = |one: &Searched| {
+        let epoch = epoch(one);
+        let steps = one.inner.iter().filter_map(step);
+        steps.filter_map(|step| epoch.map(|epoch| (epoch, step))).collect::<Vec<_>>()
+    };
+    if !restarts(&mut searched.iter().flat_map(of)) {
+        return;
+    }
+    for folder in searched {
+        let Some(epoch) = epoch(folder) else { continue };
+        for one in &mut folder.inner {
+            if let Some(step) = step(one) {
+                (one.step, one.standing.place) = (None, Some(Place::Epoch(epoch, Some(step))));
+            }
+        }
+    }
 }
 
 /// Whether a folder that is named for a date and nothing else is one checkpoint, not the run of that date.
@@ -370,9 +400,9 @@ fn within(lacks: Vec<Lack>, folder: &Path) -> Vec<Lack> {
 }
 
 /// All that is in the folder of a step as one checkpoint.
-fn as_one(searched: Searched, above: Told) -> Checkpoint {
-    let Searched { name, path, inner, promised: _ } = searched;
-    let place = Told::of_folder(&name, above).place();
+fn as_one(searched: Searched) -> Checkpoint {
+    let Searched { name, told, path, inner, promised: _ } = searched;
+    let place = told.place();
     let is_own = Told::of_folder(&name, Told::default()).place().is_some();
     let format = inner.iter().find(|one| !one.standing.is_aside).or(inner.first());
     let format = format.map_or(Format::Torch, |one| one.format);

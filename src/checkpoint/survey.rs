@@ -10,6 +10,7 @@ use crate::folder::{Budget, Entry, Folder};
 use crate::formats;
 use crate::lack::Lack;
 use crate::names::{self, is_numbered, series};
+use crate::numbering::restarts;
 use crate::order::{leave_out_exports, sort};
 use crate::progress::{Told, is_remarkable, step_of, told};
 use crate::several::{self, Searched};
@@ -144,6 +145,8 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
         false if above.place().is_some() || others.iter().any(is_sweep) => None,
         false => Some("epoch_"),
     };
+    let mut all = others.iter().filter_map(|(name, _)| told(name).step_of_epoch());
+    let restarts = restarts(&mut all);
     for (name, sub) in others {
         // A folder that is named like its neighbours, and holds only the beginning of what they hold.
         let format = of_format.get(&series(&name)).copied();
@@ -155,9 +158,11 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
                 let counted = counted.filter(|_| is_numbered(&name, "")).unwrap_or_default();
                 let name = format!("{counted}{name}");
                 let depth = if names::is_of_one(&name) { LEVELS_OF_ONE } else { depth };
-                walk(&sub, depth, Told::of_folder(&name, above), &mut inner);
+                let told = Told::of_folder(&name, above);
+                let told = if restarts { told.within_epoch() } else { told };
+                walk(&sub, depth, told, &mut inner);
                 let promised = formats::by_name(&sub, &inner);
-                searched.push(Searched { name, path: sub.path, inner, promised });
+                searched.push(Searched { name, told, path: sub.path, inner, promised });
             }
             // Removed meanwhile, as old checkpoints are.
             (Err(error), _) if error.kind() == io::ErrorKind::NotFound => {}
@@ -171,7 +176,7 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
             },
         }
     }
-    found.extend(several::of_folders(&folder.path, above, searched));
+    found.extend(several::of_folders(&folder.path, searched));
     let found = found.get_mut(from..).unwrap_or_default();
     formats::compare(folder, found);
     beside::compare(folder, found);

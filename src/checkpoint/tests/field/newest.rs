@@ -3,7 +3,7 @@
 use super::*;
 
 /// The first whole one of these files, written in this order, or all at once as some copies are.
-fn newest(files: &[&str], order: &[usize], is_at_once: bool) -> String {
+fn newest_of(files: &[&str], order: &[usize], is_at_once: bool) -> String {
     let at = |turn: u64| if is_at_once { 0 } else { turn * 60 };
     let all: Vec<(String, u64)> =
         (0..).zip(order).map(|(turn, file)| (files[*file].to_owned(), at(turn))).collect();
@@ -28,7 +28,7 @@ fn dates_in_names_are_the_order() {
             let names = files.each_ref().map(String::as_str);
             for order in ORDERS {
                 for is_at_once in [false, true] {
-                    assert_eq!(newest(&names, order, is_at_once), files[2], "{order:?}");
+                    assert_eq!(newest_of(&names, order, is_at_once), files[2], "{order:?}");
                 }
             }
             // Several files of each, of which one is missing.
@@ -52,8 +52,11 @@ fn dates_in_names_are_the_order() {
     }
     // Those of runs are no order of their steps, and no date without a month.
     let runs = ["2026-11-28/step_900.pt", "2026-11-29/step_100.pt", "2026-11-30/last.pt"];
-    assert_eq!(newest(&runs[..2], &[0, 1], false), runs[0]);
-    assert_eq!(newest(&["a_2026-13-28.pt", "a_2026-12-29.pt"], &[1, 0], false), "a_2026-13-28.pt");
+    assert_eq!(newest_of(&runs[..2], &[0, 1], false), runs[0]);
+    assert_eq!(
+        newest_of(&["a_2026-13-28.pt", "a_2026-12-29.pt"], &[1, 0], false),
+        "a_2026-13-28.pt"
+    );
 }
 
 /// Copies keep no order, and the last one is the newest if it is not older than the others.
@@ -67,9 +70,9 @@ fn last_one_beside_epochs_gives_no_epoch_away() {
             let files = [epochs[0].as_str(), &epochs[1], &epochs[2], last];
             for order in ORDERS {
                 let [one, two, three] = *order;
-                assert_eq!(newest(&files, &[one, two, three, 3], false), last, "{files:?}");
-                assert_eq!(newest(&files, &[3, one, two, three], false), epochs[2], "{files:?}");
-                assert_eq!(newest(&files, &[one, two, three, 3], true), epochs[2], "{files:?}");
+                assert_eq!(newest_of(&files, &[one, two, three, 3], false), last, "{files:?}");
+                assert_eq!(newest_of(&files, &[3, one, two, three], false), epochs[2], "{files:?}");
+                assert_eq!(newest_of(&files, &[one, two, three, 3], true), epochs[2], "{files:?}");
             }
         }
     }
@@ -96,5 +99,56 @@ fn best_one_stands_behind_the_last_one() {
         }
         // The last one is no state.
         assert_eq!(sized(&[(last, 3000), (best, 9000)])[0], best);
+    }
+}
+
+/// Each epoch counts its steps anew; and they go on, where none of a later one is smaller.
+#[test]
+fn steps_of_each_epoch_are_in_its_order() {
+    for layout in [
+        "epoch_E_step_#.pt",
+        "epoch=E-step=#.pt",
+        "ckpt_step#_epoch_E.pt",
+        "epoch_E/step_#.pt",
+        "epoch_E_step_#/model.pt",
+        "run/epochE/iter_#.pth",
+    ] {
+        for (places, newest) in [
+            ([(1, 100), (1, 200), (2, 100)], 2),
+            ([(1, 500), (2, 100), (3, 50)], 2),
+            ([(1, 100), (2, 100), (3, 100)], 2),
+            ([(1, 100), (1, 200), (2, 300)], 2),
+        ] {
+            let of = |(epoch, step): (u32, u32)| {
+                layout.replace('E', &epoch.to_string()).replace('#', &step.to_string())
+            };
+            let files = places.map(of);
+            let all = files.each_ref().map(String::as_str);
+            for order in ORDERS {
+                for is_at_once in [false, true] {
+                    let found = newest_of(&all, order, is_at_once);
+                    assert_eq!(found, files[newest], "{files:?} {order:?}");
+                }
+            }
+            // With an optimizer each, of which the last is missing: those of an earlier epoch are none of it.
+            let with = |file: &String| {
+                let optimizer = match file.rsplit_once('/') {
+                    Some((folder, "model.pt")) => format!("{folder}/optimizer.pt"),
+                    Some((folder, name)) => format!("{folder}/optimizer_{name}"),
+                    None => format!("optimizer_{file}"),
+                };
+                [file.clone(), optimizer]
+            };
+            let mut both: Vec<String> = files.iter().flat_map(with).collect();
+            let name = |all: &[String]| {
+                let all: Vec<(String, u64)> = all.iter().map(|name| (name.clone(), 0)).collect();
+                first_whole(named(&written(&all)))
+            };
+            assert!(files[2].starts_with(&name(&both)), "{both:?}: {}", name(&both));
+            if !layout.contains("E/") {
+                both.pop();
+                assert!(files[1].starts_with(&name(&both)), "{both:?}: {}", name(&both));
+            }
+        }
     }
 }
