@@ -191,8 +191,8 @@ pub(crate) const AGAIN: Duration = Duration::from_millis(100);
 /// Time without an answer of the port after which a peer is lost.
 pub(crate) const UNANSWERED: Duration = Duration::from_secs(2);
 /// Time after a cut in which an open port proves nothing, since a process that dies closes its connections one after
-/// the other.
-const DYING: Duration = Duration::from_millis(300);
+/// the other, and on a node without a free core takes its time.
+const DYING: Duration = Duration::from_secs(1);
 
 /// The answer to a dial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -378,16 +378,16 @@ mod tests {
         type Row<'a> = (bool, Cut, &'a [(Port, u64)], Option<Loss>);
         let table: [Row<'_>; 11] = [
             (true, Cut::Closed, &[(Closed, 0)], died),
-            (true, Cut::Closed, &[(Open, 5), (Closed, 105)], died),
-            (true, Cut::Closed, &[(Open, 400), (Closed, 500)], cut),
+            (true, Cut::Closed, &[(Open, 900), (Closed, 1_000)], died),
+            (true, Cut::Closed, &[(Open, 1_100), (Closed, 1_200)], cut),
             (true, Cut::Reset, &[(Closed, 0)], None),
             (true, Cut::Reset, &[(Closed, 2_000)], cut),
             (false, Cut::Closed, &[(Closed, 0)], None),
             (false, Cut::Closed, &[(Closed, 2_000)], cut),
             (true, Cut::Closed, &[(Unanswered, 1_000)], None),
             (true, Cut::Closed, &[(Unanswered, 2_000)], cut),
-            (true, Cut::Reset, &[(Open, 400), (Unanswered, 14_000)], None),
-            (true, Cut::Closed, &[(Open, 400), (Unanswered, 15_000)], cut),
+            (true, Cut::Reset, &[(Open, 1_100), (Unanswered, 14_000)], None),
+            (true, Cut::Closed, &[(Open, 1_100), (Unanswered, 15_000)], cut),
         ];
         for (was_reached, how, answers, expected) in table {
             let mut sight = Sight::new(was_reached, how, Duration::from_secs(15));

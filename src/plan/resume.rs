@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use crate::variables::overrides;
 use crate::{Decision, Membership, Notes, Plan, Resume, Scope, placeholders};
 use node::observe::{CheckpointFacts, Facts, SeenCheckpoint};
-use settings::{EnvSetting, Placeholder, Program, Settings, Sourced, WithoutCheckpoint};
+use settings::{EnvSetting, Placeholder, Program, Settings, Source, Sourced, WithoutCheckpoint};
 use text::lang::Text;
 use text::mask::mask_args;
 use text::text;
@@ -35,14 +35,27 @@ fn expected(facts: &CheckpointFacts, is_alone: bool) -> Option<&SeenCheckpoint> 
     facts.found.iter().find(|one| one.missing.is_empty() || (!is_alone && one.ranks.is_some()))
 }
 
-/// The refusal of a job whose nodes have agreed that there is no checkpoint, if its settings require one.
-pub fn refused_without(settings: &Settings) -> Option<Refusal> {
+/// The refusal of a job whose nodes have agreed that there is no checkpoint, if its settings require one. `are_seen`: nodes
+/// see whole ones, but none in common; a start from the beginning could overwrite these, so it has to be asked for.
+pub fn refused_without(settings: &Settings, are_seen: bool) -> Option<Refusal> {
     let folder = settings.checkpoint_dir.as_ref()?;
     let Sourced { value, source: rule } = &settings.checkpoint_missing;
-    if *value != WithoutCheckpoint::Refuse {
-        return None;
-    }
     let (shown, source) = (folder.value.display(), &folder.source);
+    if *value != WithoutCheckpoint::Refuse {
+        return (are_seen && *rule == Source::Default).then(|| {
+            Refusal::new(
+                Id::CheckpointMissing,
+                text!(
+                    "nodes see whole checkpoints below {shown} [{source}], but none that all of them can read: a start from the beginning could overwrite these",
+                    "有节点能看到 {shown} [{source}] 下的完整检查点，但没有所有节点都能读取的：从头开始可能会覆盖它们"
+                ),
+                text!(
+                    "mount the folder on all nodes, or copy what is missing: ranklaunch checkpoint {shown} on each node shows what it has; --checkpoint-missing omit starts from the beginning",
+                    "请在所有节点上挂载该目录，或复制缺少的部分：在各节点上运行 ranklaunch checkpoint {shown} 可查看其检查点；--checkpoint-missing omit 则从头开始"
+                ),
+            )
+        });
+    }
     Some(Refusal::new(
         Id::CheckpointMissing,
         text!(

@@ -5,7 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::agree_lines::{begins, same_elsewhere};
 use super::bad_nodes;
@@ -14,7 +17,7 @@ use super::context::Context;
 use super::job_session::JobSession;
 use super::leadership::{Elsewhere, Leader, Leadership};
 use super::muster_config::{
-    config, is_wanted, misplaced, not_encrypted, own_port, prove_route, summary,
+    config, is_wanted, misplaced, not_encrypted, own_port, prove_route, summary, with_checkpoints,
 };
 use super::notify_peers;
 use super::own_plan::OwnPlan;
@@ -23,17 +26,23 @@ use super::seats::{self, Waited};
 use super::shared_plan::{
     free_port, plan_as_agreed, plan_for_all, proposal, required, resume, run_identity,
 };
+use linux::deadline::in_thread;
 use muster::{
     Accepted, Agreement, Assembly, Config, Difference, Joined, NodeSummary, Settled, StoreMark,
     Succession,
 };
-use node::observe::Facts;
+use node::observe::{self, Facts};
 use plan::{Plan, RunIdentity, Scope};
 use report::Ending;
 use text::lang::Text;
 use text::text;
 use verdict::{Refusal, Warning};
 
+/// Looks again where the nodes see different checkpoints, which on storage of their own may stay so.
+const LOOKS: u32 = 1;
+/// The same where they see none in common: a file server may show one client's files to the others late.
+const LOOKS_FOR_ONE: u32 = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// Time in which a leader that has fallen silent is found to be lost, beyond the longest silence.
 const FOUND_LOST: Duration = Duration::from_secs(5);
 
@@ -153,7 +162,7 @@ pub(super) async fn hold_muster(
             }
             lead(context, facts, plan, &config, summary.clone(), next).await
         } else {
-            follow(context, facts, &config, &summary, next).await
+            follow(context, facts, &config, summary.clone(), next).await
         };
         match led? {
             Led::Elsewhere(found) => {
@@ -174,10 +183,10 @@ pub(super) async fn hold_muster(
 /// The leader: gathers, plans for all, proposes.
 async fn lead(
     context: &Context,
-    facts: &Facts,
+    facts: &mut Facts,
     plan: &Plan,
     config: &Config,
-    own: NodeSummary,
+    mut own: NodeSummary,
     next: Option<&NextAttempt>,
 ) -> Result<Led, Refusal> {
     let restarts = next.map_or_else(|| context.restarts(), |next| next.restarts.clone());
@@ -194,6 +203,7 @@ async fn lead(
     };
     let leads_instead = config.leader != 0;
     let mut say = |line: Text| context.say(&line);
+    let mut looks = 0;
     loop {
         let gathered = match muster::gather(config, own.clone(), &mut say).await? {
             Assembly::All(gathered) => gathered,
@@ -210,7 +220,6 @@ async fn lead(
         let planned = plan_for_all(&context.settings, facts, &differences, scope);
         let planned = planned.and_then(|mut plan| {
             let resume = gathered.checkpoint(&plan)?;
-            required(&context.settings, resume)?;
             if let Some(own) = config.succession.as_ref().filter(|_| leads_instead) {
                 let own = own.own_address();
                 let addr = own.map_or_else(|| facts.hostname.clone(), |own| own.to_string());
@@ -221,6 +230,22 @@ async fn lead(
                 plan.membership.master_port = free_port(&plan.membership.master_addr)?;
             }
             Ok((plan, resume))
+        });
+        if let Ok((_, resume)) = &planned
+            && gathered.see_different_checkpoints()
+            && looks < resume.map_or(LOOKS_FOR_ONE, |_| LOOKS)
+        {
+            if looks > 0 {
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+            }
+            looks += 1;
+            gathered.look_again().await;
+            own = looked_again(context, facts, own).await;
+            continue;
+        }
+        let planned = planned.and_then(|planned| {
+            required(&context.settings, planned.1, gathered.see_checkpoints())?;
+            Ok(planned)
         });
         let (plan, resume) = match planned {
             Ok(planned) => planned,
@@ -280,7 +305,7 @@ async fn follow(
     context: &Context,
     facts: &mut Facts,
     config: &Config,
-    own: &NodeSummary,
+    mut own: NodeSummary,
     next: Option<&NextAttempt>,
 ) -> Result<Led, Refusal> {
     let last = collect::last_resort(context.settings.probe.value);
@@ -296,7 +321,7 @@ async fn follow(
     };
     loop {
         let joined = tokio::select! {
-            joined = muster::join(&context.host, &config, own, Some(&last), &mut say) => joined,
+            joined = muster::join(&context.host, &config, &own, Some(&last), &mut say) => joined,
             found = elsewhere.wait() => return Ok(Led::Elsewhere(found)),
         };
         let joined = match (joined, lost.take()) {
@@ -320,6 +345,10 @@ async fn follow(
             }
             // Node 0 asks only the nodes of `check` to measure.
             Joined::Measure(_) => continue,
+            Joined::Look => {
+                own = looked_again(context, facts, own).await;
+                continue;
+            }
             Joined::Alone(why) => {
                 context.say(&why);
                 return Ok(Led::Mustered(Mustered::Alone));
@@ -348,7 +377,7 @@ async fn follow(
         let planned = plan_as_agreed(&context.settings, facts, &agreement, config.node);
         // The setting may be that of this node only.
         let planned = planned.and_then(|plan| {
-            required(&context.settings, agreement.resume)?;
+            required(&context.settings, agreement.resume, false)?;
             Ok(plan)
         });
         let mut plan = match planned {
@@ -370,7 +399,7 @@ async fn follow(
                     restarts.count_on(last.attempt, last.tally);
                 }
                 let longest = longest_verdict(&config);
-                let session = JobSession::new(session, (own, false), None, longest);
+                let session = JobSession::new(session, (&own, false), None, longest);
                 let restarts = restarts.clone();
                 let shared =
                     agreed(context, facts, plan, &agreement, &differences, session, restarts);
@@ -392,6 +421,21 @@ async fn follow(
             }
         }
     }
+}
+
+/// This node's summary after another look at the checkpoints. Other nodes may have gone on saving, and removing older ones,
+/// since it looked: while this one waited for a leader, or theirs was lost.
+async fn looked_again(context: &Context, facts: &mut Facts, own: NodeSummary) -> NodeSummary {
+    let (host, settings) = (Arc::clone(&context.host), Arc::clone(&context.settings));
+    let look = in_thread(move || observe::checkpoints(&host, &settings));
+    // Without an answer what was seen before still counts.
+    if let Ok(seen) = timeout(observe::CHECKPOINTS, look).await {
+        facts.checkpoints = seen;
+        if let Some(saves) = &context.saves {
+            saves.observed(facts.checkpoints.as_ref());
+        }
+    }
+    with_checkpoints(own, facts)
 }
 
 fn agreed(

@@ -209,12 +209,20 @@ pub(super) fn summary(
         attempt: 0,
         command: command(settings),
         tally: Tally::default(),
-        checkpoints: facts.checkpoints.as_ref().map(|seen| {
-            let whole = seen.found.iter().filter(|one| one.missing.is_empty());
-            whole.map(|one| one.digest).collect()
-        }),
+        checkpoints: whole(facts),
         shares: shares(facts),
     })
+}
+
+/// The same summary with the checkpoints that this node sees now.
+pub(super) fn with_checkpoints(summary: NodeSummary, facts: &Facts) -> NodeSummary {
+    NodeSummary { checkpoints: whole(facts), shares: shares(facts), ..summary }
+}
+
+/// The whole checkpoints that this node sees; None: it looks for none.
+fn whole(facts: &Facts) -> Option<Vec<u64>> {
+    let found = &facts.checkpoints.as_ref()?.found;
+    Some(found.iter().filter(|one| one.missing.is_empty()).map(|one| one.digest).collect())
 }
 
 /// The files of ranks in the checkpoints that this node sees. Empty if none has any.

@@ -31,9 +31,13 @@ pub(super) fn free_port(master: &str) -> Result<u16, Refusal> {
     })
 }
 
-/// Refuses a start without a checkpoint where the settings require one.
-pub(super) fn required(settings: &Settings, resume: Option<u64>) -> Result<(), Refusal> {
-    let refused = plan::refused_without(settings).filter(|_| resume.is_none());
+/// Refuses a start without a checkpoint where the settings require one, or where nodes see some, but none in common.
+pub(super) fn required(
+    settings: &Settings,
+    resume: Option<u64>,
+    are_seen: bool,
+) -> Result<(), Refusal> {
+    let refused = plan::refused_without(settings, are_seen).filter(|_| resume.is_none());
     refused.map_or(Ok(()), Err)
 }
 

@@ -146,12 +146,15 @@ fn variable_without_a_checkpoint_is_not_set() {
 
 #[test]
 fn nodes_agree_on_the_newest_that_all_can_read() {
-    for (seen, agreed) in [([&[4, 5][..], &[3, 4, 6]], Some(4)), ([&[1], &[2]], None)] {
+    let anew: &[&str] = &["--checkpoint-missing", "omit"];
+    for (seen, options, agreed) in
+        [([&[4, 5][..], &[3, 4, 6]], &[][..], Some(4)), ([&[1], &[2]], anew, None)]
+    {
         let port = free_port();
         let nodes: Vec<Running> = (0..2)
             .zip(seen)
             .map(|(node, steps)| {
-                let (launcher, folder) = launcher(&[]);
+                let (launcher, folder) = launcher(options);
                 steps.iter().for_each(|step| save(&folder, *step, true));
                 with_program(launcher.env("CODE", "0").node(node, 2, port)).start()
             })
@@ -328,7 +331,10 @@ fn nodes_with_disks_of_their_own_go_on_from_their_shares() {
         ([&[2, 3], &[0, 1]], None),
     ] {
         let older = agreed == Some("step-5.pt");
-        for (ended, folder) in apart(shares, older, &[]) {
+        // What one node takes for whole is there, so a start from the beginning has to be asked for.
+        let options: &[&str] =
+            if agreed.is_none() { &["--checkpoint-missing", "omit"] } else { &[] };
+        for (ended, folder) in apart(shares, older, options) {
             let ended = ended.expect_code(0).expect_nothing_left();
             let words = match agreed {
                 Some(name) => format!("--from {}", folder.join(name).display()),
@@ -348,17 +354,43 @@ fn nodes_refuse_together_what_they_lack_together() {
         assert_eq!(began(&ended), [""; 0], "{}", ended.out);
         assert!(ended.err.contains("that all nodes can read"), "{}", ended.err);
     }
-    let port = free_port();
-    let nodes: Vec<Running> = (0..2)
-        .zip([3, 4])
-        .map(|(node, step)| {
-            let (launcher, folder) = launcher(&["--checkpoint-missing", "refuse"]);
-            save(&folder, step, true);
-            with_program(launcher.node(node, 2, port)).start()
-        })
-        .collect();
-    for ended in nodes.into_iter().map(Running::wait) {
-        ended.expect_code(64).expect_id("checkpoint.missing").expect_nothing_left();
+    // By default nobody begins anew beside whole ones.
+    for options in [&["--checkpoint-missing", "refuse"][..], &[]] {
+        let port = free_port();
+        let nodes: Vec<Running> = (0..2)
+            .zip([3, 4])
+            .map(|(node, step)| {
+                let (launcher, folder) = launcher(options);
+                save(&folder, step, true);
+                with_program(launcher.node(node, 2, port)).start()
+            })
+            .collect();
+        for ended in nodes.into_iter().map(Running::wait) {
+            ended.expect_code(64).expect_id("checkpoint.missing").expect_nothing_left();
+        }
+    }
+}
+
+/// A node that has waited since before others saved and removed what it saw looks again: to begin anew would lose all.
+#[test]
+fn what_a_node_saw_long_ago_does_not_count() {
+    for (waits, comes) in [(1, 0), (0, 1)] {
+        let port = free_port();
+        let (early, folder) = launcher(&[]);
+        save(&folder, 3, true);
+        let mut early = with_program(early.env("CODE", "0").node(waits, 2, port)).start();
+        early
+            .waits("a wait", |node| node.err().contains("node 0") || node.err().contains("node 1"));
+        save(&folder, 4, true);
+        std::fs::remove_file(folder.join("step-3.pt")).expect("it was there");
+        let shown = folder.display().to_string();
+        let late = Launcher::new(run_args("direct", 1)).args(["--checkpoint-dir", &shown]);
+        let late = late.env("SAVED", &folder).env("CODE", "0").node(comes, 2, port);
+        let late = with_program(late).start();
+        for ended in [early, late].map(Running::wait) {
+            let ended = ended.expect_code(0).expect_nothing_left();
+            assert!(began(&ended)[0].contains("--step 4 "), "{}\n{}", ended.out, ended.err);
+        }
     }
 }
 

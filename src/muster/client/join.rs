@@ -40,6 +40,8 @@ pub enum Joined {
     Offer(Box<Offer>),
     /// All seats are taken.
     Parked(Box<Parked>),
+    /// The nodes see different checkpoints: this one reads the folder again, and joins again.
+    Look,
     /// Node 0 requests a measurement of the links (`Purpose::Check`).
     Measure(Box<MeasureSession>),
     /// Node 0 runs without a muster, so this node continues by itself.
@@ -302,6 +304,7 @@ impl Search<'_> {
                     return Step::Joined(Joined::Parked(Box::new(Parked { connection })));
                 }
                 Ok(FromNode0::Alone(text)) => return Step::Joined(Joined::Alone(text)),
+                Ok(FromNode0::Look) => return Step::Joined(Joined::Look),
                 Ok(FromNode0::Leads(Leads { leader, place: Some(place), .. }))
                     if leader != self.config.node && self.config.succession.is_some() =>
                 {

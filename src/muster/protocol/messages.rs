@@ -123,6 +123,8 @@ pub enum FromNode0 {
         again: Option<Again>,
     },
     AllDone,
+    /// What the nodes see of the checkpoints differs: each reads the folder again, and then joins again.
+    Look,
     /// All nodes have arrived; nodes that have this token measure the links.
     Measure {
         token: String,
@@ -243,6 +245,7 @@ impl Message for FromNode0 {
             | FromNode0::Ping
             | FromNode0::Stop
             | FromNode0::Unsure(_)
+            | FromNode0::Look
             | FromNode0::AllDone
             | FromNode0::Measure { .. }
             | FromNode0::MeasureTo { .. }

@@ -41,6 +41,19 @@ pub(crate) fn agreed(
     ))
 }
 
+/// Whether the nodes do not all see the same. A node may have looked before others saved and removed the last ones.
+pub(crate) fn differ(summaries: &[NodeSummary]) -> bool {
+    summaries.windows(2).any(|pair| match pair {
+        [one, other] => digests(one) != digests(other),
+        _ => false,
+    })
+}
+
+/// Whether a node sees a whole checkpoint.
+pub(crate) fn are_seen(summaries: &[NodeSummary]) -> bool {
+    summaries.iter().any(|one| one.checkpoints.iter().any(|whole| !whole.is_empty()))
+}
+
 /// The checkpoints that a node sees, newest first.
 fn digests(summary: &NodeSummary) -> Vec<u64> {
     match summary.shares.is_empty() {

@@ -197,6 +197,22 @@ impl Gathered {
         checkpoints::agreed(&self.summaries, &|place| plan.ranks_of(place))
     }
 
+    /// Whether the nodes do not all see the same checkpoints.
+    pub fn see_different_checkpoints(&self) -> bool {
+        checkpoints::differ(&self.summaries)
+    }
+
+    /// Whether a node sees a whole checkpoint.
+    pub fn see_checkpoints(&self) -> bool {
+        checkpoints::are_seen(&self.summaries)
+    }
+
+    /// Has all nodes read the folder of checkpoints again, and join again.
+    pub async fn look_again(self) {
+        self.admission.registry.broadcast(&FromNode0::Look);
+        self.admission.close().await;
+    }
+
     /// Sends all nodes the refusal.
     pub async fn refuse(self, refusal: &Refusal) {
         self.admission.refuse(refusal).await;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use crate::fixtures::{facts, flag, plan, planned, profile, settings, strings};
 use crate::{AskedNproc, Plan, Resume, RunIdentity, newest, refused_without};
 use node::observe::{CheckpointFacts, Facts, RankFiles, SeenCheckpoint};
-use settings::{Engine, EnvSetting, Rendezvous, Settings, Source, WithoutCheckpoint};
+use settings::{Engine, EnvSetting, Rendezvous, Settings, Source, Sourced, WithoutCheckpoint};
 use text::lang::Text;
 use verdict::Id;
 
@@ -251,9 +251,16 @@ fn share_of_a_node_reaches_the_agreement() {
     assert!(decision.because.en.contains("if the other nodes have the rest"), "{decision:?}");
     assert_eq!(planned(&with, 1).expect_err("one node").id, Id::CheckpointMissing);
     assert_eq!(planned(&without, 2).expect_err("not whole anywhere").id, Id::CheckpointMissing);
-    assert!(refused_without(&settings).is_some());
-    settings.checkpoint_missing.value = WithoutCheckpoint::Omit;
-    assert!(refused_without(&settings).is_none());
+    let asked = Source::Flag("--checkpoint-missing".to_owned());
+    let mut refused = |value, source: &Source, are_seen| {
+        settings.checkpoint_missing = Sourced::new(value, source.clone());
+        refused_without(&settings, are_seen).is_some()
+    };
+    assert!(refused(WithoutCheckpoint::Refuse, &asked, false));
+    assert!(!refused(WithoutCheckpoint::Omit, &Source::Default, false));
+    // Some nodes have one: to begin anew beside it has to be asked for.
+    assert!(refused(WithoutCheckpoint::Omit, &Source::Default, true));
+    assert!(!refused(WithoutCheckpoint::Omit, &asked, true));
 }
 
 #[test]

@@ -337,7 +337,7 @@ async fn meet(
         Joined::Measure(session) => session,
         Joined::Alone(why) => return Ok(Nodes::Alone(why)),
         // This node 0 came to launch, not to check.
-        Joined::Offer(_) | Joined::Parked(_) | Joined::Elsewhere(..) => {
+        Joined::Offer(_) | Joined::Parked(_) | Joined::Elsewhere(..) | Joined::Look => {
             return Err(lost(&config, Loss::Died));
         }
     };
