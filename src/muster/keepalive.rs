@@ -261,6 +261,11 @@ impl Sight {
         Sight { longest, ..Sight::new(was_reached, cut, UNANSWERED) }
     }
 
+    /// The peer was closed in order over its lifeline, whatever ended the other connection.
+    pub(crate) fn note(&mut self, was_closed: bool) {
+        self.proves |= was_closed;
+    }
+
     /// The way in which the peer was lost, judged by the answer that came `after` the cut. None: the peer may come
     /// back.
     pub(crate) fn judge(&mut self, port: Port, after: Duration) -> Option<Loss> {
@@ -277,13 +282,18 @@ impl Sight {
     }
 
     /// Dials the peer's port until the peer is lost; without a port it does not answer.
-    pub(crate) async fn until_lost(mut self, peer: Option<SocketAddr>) -> Loss {
+    pub(crate) async fn until_lost(
+        mut self,
+        peer: Option<SocketAddr>,
+        was_closed: impl Fn() -> bool,
+    ) -> Loss {
         let cut = Instant::now();
         loop {
             let found = match peer {
                 Some(peer) => port(peer).await,
                 None => Port::Unanswered,
             };
+            self.note(was_closed());
             if let Some(loss) = self.judge(found, cut.elapsed()) {
                 tracing::info!(?peer, ?loss, sight = ?self, "its connection was cut");
                 return loss;

@@ -18,6 +18,7 @@ use crate::protocol::{
     handshake,
 };
 use crate::session::Config;
+use crate::succession::Lifeline;
 
 /// Time limit for closing a connection.
 const CLOSE: Duration = Duration::from_secs(2);
@@ -198,7 +199,11 @@ impl Resumption {
     ///
     /// # Errors
     /// When node 0 is lost.
-    pub async fn dial(&self, how: Cut, config: &Config) -> Result<Channel<FromNode0>, Loss> {
+    pub(crate) async fn dial(
+        &self,
+        (how, lifeline): (Cut, Option<&Lifeline>),
+        config: &Config,
+    ) -> Result<Channel<FromNode0>, Loss> {
         let cut = Instant::now();
         let was_reached = self.was_reached.load(Ordering::Relaxed);
         let mut sight = Sight::new(was_reached, how, config.peer_timeout);
@@ -213,6 +218,7 @@ impl Resumption {
                 }
                 Err(error) => Port::of(&error),
             };
+            sight.note(lifeline.is_some_and(Lifeline::was_closed));
             if let Some(loss) = sight.judge(port, cut.elapsed()) {
                 return Err(loss);
             }

@@ -23,7 +23,7 @@ use crate::protocol::{
     FromNode0, Last, Leads, LinkReport, Loss, NodeSummary,
 };
 use crate::session::{Config, Session};
-use crate::succession::Succession;
+use crate::succession::{Lifeline, Succession};
 use linux::host::Host;
 use linux::pace::with_lines;
 use text::lang::Text;
@@ -442,6 +442,7 @@ impl Parked {
             Some(leader) => port(leader).await == Port::Open,
             None => false,
         };
+        let lifeline = succession.as_ref().zip(leader).map(|(one, leader)| one.lifeline(leader));
         let mut unsure = false;
         let unparked = loop {
             match self.connection.next().await {
@@ -457,7 +458,8 @@ impl Parked {
                         (ChannelError::Silent, _) | (_, None) => lost.loss(),
                         (error, leader) => {
                             let sight = Sight::of_lost(was_reached, Cut::from(error));
-                            sight.until_lost(leader).await
+                            let was_closed = || lifeline.as_ref().is_some_and(Lifeline::was_closed);
+                            sight.until_lost(leader, was_closed).await
                         }
                     };
                     break Unparked::Lost(loss.beside(unsure));

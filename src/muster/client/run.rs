@@ -68,12 +68,15 @@ pub(crate) async fn run(
     if let Some(resumption) = &resumption {
         resumption.reach(&connection.config);
     }
+    let succession = connection.config.succession.as_ref();
+    let lifeline = succession.and_then(|one| Some(one.lifeline(one.leaders_place()?)));
     while let Err(lost) = follow(&mut connection, offset, &mut ends, &mut said).await {
         let pause = connection.pause.just_over();
         let loss = match (&lost, &resumption) {
             (ChannelError::Silent, _) | (_, None) => lost.loss(),
             (error, Some(resumption)) => {
-                let dial = resumption.dial(Cut::from(error), &connection.config);
+                let how = (Cut::from(error), lifeline.as_ref());
+                let dial = resumption.dial(how, &connection.config);
                 match resumed(dial, offset, &mut ends, &mut said).await {
                     Some(Ok(channel)) => {
                         tracing::warn!("the connection to node 0 was cut, and is there again");

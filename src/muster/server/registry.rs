@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::listener::{Arrival, ConnectionId, FrameSender};
 use crate::keepalive::{Cut, Port, Sight, port};
 use crate::protocol::{FromNode0, Loss, Memory, Seat, channel};
+use crate::succession::{Lifeline, Succession};
 
 #[derive(Debug)]
 pub struct Member {
@@ -148,6 +149,8 @@ impl Registry {
 
 /// Maximum number of simultaneous dials when the job starts.
 const DIALS: usize = 64;
+/// Maximum number of lifelines, each of which is a handshake when the job starts and a descriptor.
+const LIFELINES: usize = 512;
 
 /// The finding of a task about a member.
 #[derive(Debug)]
@@ -161,6 +164,7 @@ enum Found {
 pub(crate) struct Away {
     members: BTreeMap<u32, (Member, AbortHandle)>,
     reached: BTreeSet<u32>,
+    lifelines: BTreeMap<u32, Lifeline>,
     tasks: JoinSet<Found>,
 }
 
@@ -170,11 +174,15 @@ fn alive(member: &Member) -> Option<SocketAddr> {
 }
 
 impl Away {
-    /// Dials every member once, since a port that was never reached proves nothing later.
-    pub(crate) fn reach(&mut self, registry: &Registry) {
+    /// Dials every member once, since a port that was never reached proves nothing later; in a job with spares it holds a
+    /// connection there.
+    pub(crate) fn reach(&mut self, registry: &Registry, succession: Option<&Succession>) {
         let dials = Arc::new(Semaphore::new(DIALS));
         for (node, member) in registry.iter() {
             let (Some(peer), dials) = (alive(member), Arc::clone(&dials)) else { continue };
+            if let Some(succession) = succession.filter(|_| self.lifelines.len() < LIFELINES) {
+                self.lifelines.insert(node, succession.lifeline(peer));
+            }
             self.tasks.spawn(async move {
                 let _dial = dials.acquire_owned().await;
                 Found::Reached(node, port(peer).await == Port::Open)
@@ -186,7 +194,11 @@ impl Away {
     pub(crate) fn wait_for(&mut self, node: u32, member: Member, how: Cut, longest: Duration) {
         let peer = alive(&member);
         let sight = Sight::new(self.reached.contains(&node), how, longest);
-        let task = self.tasks.spawn(async move { Found::Lost(node, sight.until_lost(peer).await) });
+        let lifeline = self.lifelines.get(&node).cloned();
+        let task = self.tasks.spawn(async move {
+            let was_closed = || lifeline.as_ref().is_some_and(Lifeline::was_closed);
+            Found::Lost(node, sight.until_lost(peer, was_closed).await)
+        });
         self.members.insert(node, (member, task));
     }
 

@@ -97,7 +97,7 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
     let running: BTreeSet<u32> = job.running.iter().copied().in_set();
     let waiting = job.registry.nodes().filter(|node| !running.contains(node)).collect();
     let (began, phase, mut away) = (Instant::now(), RunPhase::Running, Away::default());
-    away.reach(&job.registry);
+    away.reach(&job.registry, job.config.succession.as_ref());
     let (silent, pause) = (Vec::new(), Pause::none(job.config.peer_timeout));
     let leaving = BTreeSet::new();
     let last = job.config.succession.as_ref().and_then(Succession::electorate);

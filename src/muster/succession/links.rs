@@ -30,7 +30,7 @@ impl Caller {
         theirs.purpose == purpose && !self.hello.key.is_of_other_job(&theirs.key)
     }
 
-    async fn open(&self, place: SocketAddr) -> Option<Channel<FromNode0>> {
+    pub(super) async fn open(&self, place: SocketAddr) -> Option<Channel<FromNode0>> {
         let opened = async {
             let stream = connect(place, ANSWER).await.ok()?;
             let mut channel = handshake::dial(stream, self.secret.as_ref()).await.ok()?;

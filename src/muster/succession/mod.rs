@@ -7,6 +7,7 @@
 //! follows another one only once a majority of the voters of the last agreement has decided that, and never two follow
 //! the same. Only where a majority is proven to be dead that never left its leader, that one goes on alone.
 
+mod lifeline;
 mod links;
 mod serve;
 mod shared;
@@ -26,6 +27,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::keepalive::{Port, port};
 use crate::protocol::{Electorate, Hello, Last, Secret};
 use crate::server::listener::Listener;
+pub(crate) use lifeline::Lifeline;
 use links::Caller;
 use linux::host::Host;
 use serve::TICK;

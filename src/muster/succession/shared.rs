@@ -56,6 +56,7 @@ pub(super) struct Shared {
 }
 
 /// A task that ends when this is dropped.
+#[derive(Debug)]
 pub(super) struct Task(AbortHandle);
 
 impl Task {

@@ -183,6 +183,23 @@ async fn leader_tells_whether_a_lost_node_may_still_run() {
     drop(of_zero);
 }
 
+/// What waits to be read resets the other connections of a launcher that ends, but not this one.
+#[tokio::test]
+async fn end_of_a_launcher_closes_its_lifeline() {
+    let port = port();
+    let [zero, one] = [0, 1].map(|node| Launcher::new(node, port));
+    let place = std::net::SocketAddr::from(([127, 0, 0, 1], one.succession().port()));
+    let line = zero.succession().lifeline(place);
+    let is_closed = async || {
+        while !line.was_closed() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(Duration::from_millis(500), is_closed()).await.is_err(), "it lives");
+    drop(one);
+    timeout(Duration::from_secs(10), is_closed()).await.expect("in order");
+}
+
 /// Control: one of three has no majority.
 #[tokio::test]
 async fn one_alone_does_not_go_on() {
