@@ -7,6 +7,7 @@
 
 mod beside;
 mod compare;
+mod epochs;
 mod folder;
 mod formats;
 #[cfg(any(test, feature = "fixtures"))]

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::compare::{Held, NAMED, compare, compare_companions};
+use crate::epochs;
 use crate::lack::{Lack, first_gaps};
 use crate::names::{self, Ranked};
-use crate::numbering::restarts;
 use crate::progress::{Place, Told, is_only_date, is_remarkable, told};
 use crate::{Checkpoint, Format, Standing};
 use text::order::{InOrder, Ordered};
@@ -202,8 +202,7 @@ pub(crate) fn of_folders(
     folder: &Path,
     mut searched: Vec<Searched>,
 ) -> impl Iterator<Item = Checkpoint> {
-    let mut found = Vec::new();
-    count_in_epochs(&mut searched);
+    let mut found = epochs::of_steps(&mut searched);
     let mut of_ranks: BTreeMap<String, Vec<(Vec<u32>, Searched)>> = BTreeMap::new();
     let mut of_steps: BTreeMap<String, Vec<Searched>> = BTreeMap::new();
     let has_parts =
@@ -250,34 +249,6 @@ pub(crate) fn of_folders(
         }
     }
     found.into_iter()
-}
-
-/// The steps in folders of epochs, where each of these counts them anew.
-fn count_in_epochs(searched: &mut [Searched]) {
-    let step = |one: &Checkpoint| match one.standing.place {
-        Some(Place::Step(step)) if one.standing.is_own => Some(step),
-        _ => None,
-    };
-    let epoch = |one: &Searched| match told(&one.name).place() {
-        Some(Place::Epoch(epoch, None)) => Some(epoch),
-        _ => None,
-    };
-    let of = |one: &Searched| {
-        let epoch = epoch(one);
-        let steps = one.inner.iter().filter_map(step);
-        steps.filter_map(|step| epoch.map(|epoch| (epoch, step))).collect::<Vec<_>>()
-    };
-    if !restarts(&mut searched.iter().flat_map(of)) {
-        return;
-    }
-    for folder in searched {
-        let Some(epoch) = epoch(folder) else { continue };
-        for one in &mut folder.inner {
-            if let Some(step) = step(one) {
-                (one.step, one.standing.place) = (None, Some(Place::Epoch(epoch, Some(step))));
-            }
-        }
-    }
 }
 
 /// Whether a folder that is named for a date and nothing else is one checkpoint, not the run of that date.
@@ -400,7 +371,7 @@ fn within(lacks: Vec<Lack>, folder: &Path) -> Vec<Lack> {
 }
 
 /// All that is in the folder of a step as one checkpoint.
-fn as_one(searched: Searched) -> Checkpoint {
+pub(crate) fn as_one(searched: Searched) -> Checkpoint {
     let Searched { name, told, path, inner, promised: _ } = searched;
     let place = told.place();
     let is_own = Told::of_folder(&name, Told::default()).place().is_some();

@@ -2,6 +2,7 @@
 //! file is noticed.
 
 mod beside;
+mod epochs;
 mod newest;
 mod nodes;
 mod numbers;
