@@ -330,12 +330,21 @@ pub(crate) fn is_counted(name: &str) -> bool {
         || FOLDERS.iter().flat_map(|row| row.parts).any(is_part)
 }
 
-/// Adds what the checkpoints of accelerate in one folder lack that the two whole ones before them have, by step; the first
+/// Adds what the checkpoints of accelerate and of the older form of Megatron in one folder lack that the two whole ones before them have, by step; the first
 /// one is compared with the next.
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let is_such = |one: &&mut Checkpoint| {
         let is_here = one.path.parent() == Some(&folder.path);
-        let is_compared = one.format == Format::Accelerate && one.standing.files.is_empty();
+        // The newer form has no folders of ranks.
+        let has_ranks = || {
+            let sub = folder.sub(&one.own_name());
+            sub.is_some_and(|sub| !frameworks::ranks_of_megatron(&sub).is_empty())
+        };
+        let is_compared = match one.format {
+            Format::Accelerate => one.standing.files.is_empty(),
+            Format::Megatron => has_ranks(),
+            _ => false,
+        };
         is_here && is_compared && one.standing.place.is_some() && one.is_whole()
     };
     let mut all: BTreeMap<String, Vec<&mut Checkpoint>> = BTreeMap::new();
@@ -352,18 +361,25 @@ pub(crate) const COMPARED: &[Format] =
 fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
     all.order_by_key(|one| one.standing.place);
     let subs: Vec<Option<Folder<'_>>> = all.iter().map(|one| folder.sub(&one.own_name())).collect();
-    let last = |sub: &Folder<'_>| frameworks::last_of_accelerate(sub).into_iter().collect();
+    let is_accelerate = all.iter().all(|one| one.format == Format::Accelerate);
+    let last = |sub: &Folder<'_>| match is_accelerate {
+        true => frameworks::last_of_accelerate(sub).into_iter().in_set(),
+        false => frameworks::ranks_of_megatron(sub).into_iter().in_set(),
+    };
     let files: Vec<BTreeSet<String>> =
         subs.iter().map(|sub| sub.as_ref().map(last).unwrap_or_default()).collect();
     let mut shapes = Shapes::default();
     let (mut older, mut before) = (1, 1);
     for (at, one) in all.into_iter().enumerate() {
         let Some((others, own)) = files.get(before).zip(files.get(at)) else { continue };
+        // Others than before are of another split of the model.
+        let is_same = is_accelerate || own.is_subset(others);
         let written = |at: usize, file: &String| subs.get(at)?.as_ref()?.written(file);
         let both = |file| Some((written(before, file), Some(written(at, file)?)));
         let begun = begun(&mut others.iter().filter_map(both));
         let is_missing = |file: &&String| {
-            !own.contains(*file)
+            is_same
+                && !own.contains(*file)
                 && files.get(older).is_some_and(|older| older.contains(*file))
                 && (begun.is_none() || written(before, file) <= begun)
         };

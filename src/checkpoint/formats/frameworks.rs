@@ -270,8 +270,8 @@ const COMMON: &str = "common.pt";
 /// form, which only the tracker beside it proves: it names the last iteration and is written at the end.
 pub(super) fn is_megatron(folder: &Folder<'_>) -> bool {
     let own = name(folder);
-    let is_older = (is_numbered(&own, "iter_") || own == "release")
-        && !folder.names(true, |name| name.starts_with("mp_rank_")).is_empty();
+    let is_older =
+        (is_numbered(&own, "iter_") || own == "release") && !ranks_of_megatron(folder).is_empty();
     let is_distributed = || match folder.has(COMMON) {
         // It may be all that is there yet.
         true => folder.has(CONFIG) || dcp::is_one(folder) || is_numbered(&own, "iter_"),
@@ -279,6 +279,12 @@ pub(super) fn is_megatron(folder: &Folder<'_>) -> bool {
         false => ["torch_dist", "zarr"].contains(&backend(folder).unwrap_or_default().as_str()),
     };
     is_older || is_distributed()
+}
+
+/// The folders of its ranks. The highest ones may be missing although the tracker names the iteration: it tells that rank 0
+/// had saved, not that nothing was lost since.
+pub(super) fn ranks_of_megatron(folder: &Folder<'_>) -> Vec<String> {
+    folder.names(true, |name| name.starts_with("mp_rank_"))
 }
 
 fn backend(folder: &Folder<'_>) -> Option<String> {
@@ -294,7 +300,7 @@ pub(super) fn megatron(folder: &Folder<'_>) -> Vec<Lack> {
     if is_distributed {
         lacks.extend(distributed(folder));
     } else {
-        let ranks = folder.names(true, |name| name.starts_with("mp_rank_"));
+        let ranks = ranks_of_megatron(folder);
         let subs = || ranks.iter().filter_map(|rank| Some((rank, folder.sub(rank)?)));
         let of = |sub: &Folder<'_>| sub.names(false, |name| name.ends_with(".pt"));
         let mut all = subs().map(|(_, sub)| of(&sub)).max_by_key(Vec::len).unwrap_or_default();
