@@ -142,6 +142,12 @@ fn sizes(found: &[Checkpoint]) -> Sizes {
         let is_of_copy = names::is_copy(&folder.to_string_lossy());
         let mut all: Vec<Series<'_>> =
             all.into_iter().map(|(name, all)| Series::of(&name, all)).collect();
+        // Two numbers without a word are steps as well, where others show that: the last saves of the rest ended early.
+        let stepped = all.iter().filter(|series| series.has_steps);
+        let stepped: BTreeSet<Place> = stepped.flat_map(|series| series.places.clone()).in_set();
+        for series in &mut all {
+            series.has_steps |= series.places.len() > 1 && series.places.is_subset(&stepped);
+        }
         all.order_by_key(|series| Reverse(series.bytes));
         let measures = all.iter().filter(|one| one.has_steps || one.is_last).take(COMPARED);
         let measures: Vec<&Series<'_>> = measures.collect();

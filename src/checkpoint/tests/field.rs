@@ -6,6 +6,7 @@ mod epochs;
 mod newest;
 mod nodes;
 mod numbers;
+mod pairs;
 mod ranks;
 mod shapes;
 
