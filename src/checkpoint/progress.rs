@@ -392,6 +392,10 @@ fn counted(before: &str, after: &str) -> Counted {
     if NO_PROGRESS.iter().any(|pair| is_such(&pair)) {
         return Counted::Size;
     }
+    // `it4000`, not `gemma-2b-it-4bit`.
+    if word == "it" && before.ends_with(word) {
+        return Counted::Steps;
+    }
     // `1000_steps`, unless the word belongs to the number behind it.
     let behind = || {
         let from = after.trim_start_matches(['-', '_']);

@@ -33,6 +33,9 @@ fn number_that_differs_is_the_step() {
         (&["2024_#.pt", "2024_#_optim.pt"], Some(1)),
         // A word decides.
         (&["steps#_epoch4.pt"], None),
+        (&["it#.pt", "it#_optimizer.pt"], Some(1)),
+        (&["vit_b16_224_it#.pt", "vit_b16_224_it#_optimizer.pt"], Some(1)),
+        (&["gemma-2b-it-4bit_step_#.pt", "gemma-2b-it-4bit_step_#_optim.pt"], Some(1)),
         (&["steps#_epoch4/model.pt", "steps#_epoch4/optimizer.pt"], Some(1)),
         (&["exp_1_step_#.pt", "exp_1_step_#_optim.pt"], Some(1)),
     ] {
