@@ -29,6 +29,12 @@ pub(crate) fn compare_companions(found: &mut [Checkpoint]) {
             steps.entry(place).or_default().insert(names::kind(&name, one.step), at);
         }
     }
+    // Averages and the like that are written more often say nothing of what belongs to a model.
+    let has_model = |own: &BTreeMap<String, usize>| own.keys().any(|kind| !names::is_copy(kind));
+    let models = steps.values().filter(|own| has_model(own)).count();
+    if models > 0 && models <= steps.len() - models {
+        steps.retain(|_, own| has_model(own));
+    }
     let mut first = steps.values().zip(steps.values().skip(1));
     let has_less = first.next().is_some_and(|(first, next)| {
         first.len() < next.len() && first.keys().all(|kind| next.contains_key(kind))

@@ -199,10 +199,9 @@ fn auxiliary(found: &[Checkpoint]) -> BTreeSet<PathBuf> {
         let above = one.path.parent()?;
         let name = above.file_name().unwrap_or_default().to_string_lossy();
         let is_below = one.name.iter().nth(1).is_some();
-        match names::is_copy(&one.own_name()) {
-            true => Some(above.to_owned()),
-            false if is_below && names::is_copy(&name) => above.parent().map(Path::to_owned),
-            false => None,
+        match is_below && names::is_copy(&name) {
+            true => above.parent().map(Path::to_owned),
+            false => names::is_copy(&one.own_name()).then(|| above.to_owned()),
         }
     };
     let mut models: BTreeMap<&Path, BTreeSet<Place>> = BTreeMap::new();
