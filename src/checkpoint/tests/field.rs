@@ -249,6 +249,9 @@ fn size_of_what_stands_beside_the_model_is_no_measure() {
         ("model/step_#.pt", "optimizer/step_#.pt"),
         ("generator_#.pt", "discriminator_#.pt"),
         ("G_#.pth", "D_#.pth"),
+        ("netG_epoch_#.pth", "netD_epoch_#.pth"),
+        ("netG/step_#.pth", "netD/step_#.pth"),
+        ("model_#.pt", "polyak_#.pt"),
         ("vae_step_#.pt", "disc_step_#.pt"),
     ] {
         for bytes in [9000, 18_000, 36_000] {

@@ -42,6 +42,7 @@ fn weights_whose_state_was_not_written_are_behind() {
 fn what_is_written_more_often_is_no_measure_and_not_chosen() {
     for (often, state) in [
         ("ema_#.pt", &["model_#.pt", "optim_#.pt"][..]),
+        ("polyak_#.pt", &["model_#.pt"]),
         ("ema_0.999_#.pt", &["ckpt_#.pt", "optimizer_#.pt"]),
         ("buffer/replay_buffer_#.pt", &["ckpt_#.pt"]),
         ("replay/step_#.pt", &["ckpt_#.pt", "ckpt_#_optim.pt"]),
