@@ -241,11 +241,16 @@ const NEUTRAL: &[&str] =
 /// `checkpoint.pth` beside numbered ones.
 pub(crate) fn is_last(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    let stem = name.split('.').next().unwrap_or_default();
-    let is_bare = words(stem).all(|word| BARE.contains(&word));
-    is_bare
+    is_bare(&name)
         || (is_remarkable(&name)
             && !["best", "top", "min", "max", "pretrained"].iter().any(|word| name.contains(word)))
+}
+
+/// Whether a name says only that this is a checkpoint: `checkpoint.pth.tar`.
+pub(crate) fn is_bare(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let stem = name.split('.').next().unwrap_or_default();
+    words(stem).all(|word| BARE.contains(&word))
 }
 
 /// Whether a name says nothing else: `best_model.pth`, not `final_norm.weight.pt`, which may be a part.

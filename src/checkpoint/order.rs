@@ -313,6 +313,7 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
         let last = last.filter(|(_, bytes)| !is_export(*bytes, one.bytes));
         last.map_or(one.modified, |(time, _)| one.modified.min(*time))
     };
+    let is_model = |name: &str| names::is_model(name) || names::is_bare(name);
     for (one, first) in found.iter_mut().zip(first) {
         one.standing.first = first;
     }
@@ -327,7 +328,7 @@ pub(crate) fn sort(found: &mut [Checkpoint]) {
             one.standing.first.is_none(),
             place.map(|_| content(one)),
             place.is_none() || !states.contains(&one.path),
-            (!names::is_model(&one.own_name()), names::is_copy(&one.name.to_string_lossy())),
+            (!is_model(&one.own_name()), names::is_copy(&one.name.to_string_lossy())),
             // Copies may have one time.
             Reverse((time(one), is_last(one), values(&one.own_name()))),
             one.path.clone(),

@@ -47,6 +47,27 @@ fn newest_is_first_by_step_and_else_by_time() {
     assert_eq!(found[3..], ["tokenizer.pt", "epoch_1.pt", "epoch_2.pt", "last.pt", "best.pt"]);
 }
 
+/// The last one of PyTorch's example of ImageNet, whenever it was also the best.
+#[test]
+fn last_one_comes_before_the_best_whatever_it_is_called() {
+    for (last, best) in
+        [("checkpoint.pth.tar", "model_best.pth.tar"), ("checkpoint.pt", "best_model.pt")]
+    {
+        for minutes in [(1, 2), (2, 1), (1, 1)] {
+            let folder = tempfile::tempdir().expect("a folder");
+            for (name, minutes) in [(last, minutes.0), (best, minutes.1)] {
+                let path = folder.path().join(name);
+                std::fs::write(&path, archive(&[("data.pkl", b"\x80\x02N.")])).expect("written");
+                let at = SystemTime::UNIX_EPOCH + Duration::from_secs(60 * minutes);
+                let file = std::fs::File::options().write(true).open(&path);
+                file.and_then(|file| file.set_modified(at)).expect("its time is set");
+            }
+            let found = found(&folder);
+            assert_eq!(found[0].name, Path::new(last), "{minutes:?} {best}");
+        }
+    }
+}
+
 /// `last.pt` is the last if it was written after the newest whole one with a step, and is no export of its weights.
 #[test]
 fn last_is_the_last_if_it_is_newer() {
