@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::compare::{Held, NAMED, compare, compare_companions};
-use crate::epochs;
 use crate::lack::{Lack, first_gaps};
 use crate::names::{self, Ranked};
 use crate::progress::{Place, Told, is_only_date, is_remarkable, told};
@@ -200,9 +199,9 @@ pub(crate) const OF_ANOTHER: usize = 3;
 /// The folders in a folder: those of ranks hold parts of the same checkpoints, and those of a step are one each.
 pub(crate) fn of_folders(
     folder: &Path,
-    mut searched: Vec<Searched>,
+    searched: Vec<Searched>,
 ) -> impl Iterator<Item = Checkpoint> {
-    let mut found = epochs::of_steps(&mut searched);
+    let mut found = Vec::new();
     let mut of_ranks: BTreeMap<String, Vec<(Vec<u32>, Searched)>> = BTreeMap::new();
     let mut of_steps: BTreeMap<String, Vec<Searched>> = BTreeMap::new();
     let has_parts =

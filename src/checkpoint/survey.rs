@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::beside;
+use crate::epochs;
 use crate::folder::{Budget, Entry, Folder};
 use crate::formats;
 use crate::lack::Lack;
@@ -176,6 +177,7 @@ fn walk(folder: &Folder<'_>, depth: u32, above: Told, found: &mut Vec<Checkpoint
             },
         }
     }
+    found.extend(epochs::of_steps(&mut searched));
     found.extend(several::of_folders(&folder.path, searched));
     let found = found.get_mut(from..).unwrap_or_default();
     formats::compare(folder, found);
