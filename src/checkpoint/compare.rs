@@ -329,8 +329,7 @@ pub(crate) fn compare(series: &mut [Checkpoint], base: Option<&Path>) {
         }
         let are_known = one.lacks.iter().any(|lack| matches!(lack, Lack::Parts(_)));
         let lacks = own.lacks(&others);
-        let is_less = at == 0 && !lacks.is_empty();
-        one.standing.shape = if is_less { Shape::Torn } else { shapes.of(own.step, &lacks) };
+        one.standing.shape = shapes.of(own.step, &lacks);
         match one.standing.shape {
             Shape::Whole => {
                 measures.push(own);

@@ -330,8 +330,8 @@ pub(crate) fn is_counted(name: &str) -> bool {
         || FOLDERS.iter().flat_map(|row| row.parts).any(is_part)
 }
 
-/// Adds what the checkpoints of accelerate and of the older form of Megatron in one folder lack that the two whole ones before them have, by step; the first
-/// one is compared with the next.
+/// Adds what the checkpoints of accelerate and of the older form of Megatron in one folder lack that the two whole ones
+/// before them have, by step; the first one is compared with the next.
 pub(crate) fn compare(folder: &Folder<'_>, found: &mut [Checkpoint]) {
     let is_such = |one: &&mut Checkpoint| {
         let is_here = one.path.parent() == Some(&folder.path);
@@ -385,9 +385,7 @@ fn compare_series(folder: &Folder<'_>, mut all: Vec<&mut Checkpoint>) {
         };
         let lacks: Vec<Lack> =
             others.iter().filter(is_missing).cloned().map(Lack::Missing).collect();
-        // The first one with less is being deleted.
-        let is_less = at == 0 && !lacks.is_empty();
-        one.standing.shape = if is_less { Shape::Torn } else { shapes.of(one.step, &lacks) };
+        one.standing.shape = shapes.of(one.step, &lacks);
         match one.standing.shape {
             Shape::Torn => one.lacks.extend(lacks),
             Shape::Between => {}

@@ -36,11 +36,17 @@ pub(crate) struct Shapes {
     torn: Vec<(Option<u64>, String)>,
     /// The number of these before the last whole one.
     before: usize,
+    /// One has come.
+    has_begun: bool,
 }
 
 impl Shapes {
-    /// How the next one stands, of this step and with these lacks.
+    /// How the next one stands, of this step and with these lacks. The first one has only the next as its measure: with less
+    /// it is being deleted, and tells nothing of the others.
     pub(crate) fn of(&mut self, step: Option<u64>, lacks: &[Lack]) -> Shape {
+        if !std::mem::replace(&mut self.has_begun, true) && !lacks.is_empty() {
+            return Shape::Torn;
+        }
         if lacks.is_empty() {
             self.whole.push(step);
             self.before = self.torn.len();
@@ -52,7 +58,7 @@ impl Shapes {
         let in_row = self.torn.iter().skip(self.before).rev().take_while(is_same);
         let in_row: Vec<Option<u64>> = in_row.map(|(step, _)| *step).collect();
         if in_row.len() > self.whole.len().min(FOR_GOOD - 1) {
-            *self = Shapes { whole: in_row, ..Shapes::default() };
+            *self = Shapes { whole: in_row, has_begun: true, ..Shapes::default() };
             return Shape::Fewer;
         }
         let between: Option<Vec<u64>> =

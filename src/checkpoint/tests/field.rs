@@ -24,6 +24,15 @@ fn first_whole(all: Vec<String>) -> String {
     all.into_iter().find(is_whole).unwrap_or_default()
 }
 
+/// The files of all ranks of one step: `R` is the rank in the job, `L` that on its node `N`, `#` the step.
+fn of_ranks(layout: &str, step: u32, (nodes, each): (u32, u32)) -> Vec<String> {
+    let name = |rank: u32| {
+        let name = layout.replace('#', &step.to_string()).replace('R', &rank.to_string());
+        name.replace('N', &(rank / each).to_string()).replace('L', &(rank % each).to_string())
+    };
+    (0..nodes * each).map(name).collect()
+}
+
 /// `R` is the rank in the job, `L` that on its node `N`.
 #[test]
 fn global_rank_beside_coordinates_is_that_of_one_checkpoint() {
@@ -47,15 +56,7 @@ fn global_rank_beside_coordinates_is_that_of_one_checkpoint() {
         "llama_tp2_pp2_step_#_rank_R.pt",
     ] {
         for (nodes, each) in [(2, 2), (2, 4), (3, 1), (1, 4)] {
-            let of = |step: u32| {
-                let name = move |rank: u32| {
-                    let name = layout.replace('#', &step.to_string());
-                    let name = name.replace('R', &rank.to_string());
-                    name.replace('N', &(rank / each).to_string())
-                        .replace('L', &(rank % each).to_string())
-                };
-                (0..nodes * each).map(name).collect::<Vec<String>>()
-            };
+            let of = |step: u32| of_ranks(layout, step, (nodes, each));
             let all = [of(100), of(200), of(300)].concat();
             let newest = chosen(&all);
             assert!(newest.contains("300"), "{layout} {nodes}: {newest}");

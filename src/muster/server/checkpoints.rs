@@ -43,10 +43,8 @@ pub(crate) fn agreed(
 
 /// Whether the nodes do not all see the same. A node may have looked before others saved and removed the last ones.
 pub(crate) fn differ(summaries: &[NodeSummary]) -> bool {
-    summaries.windows(2).any(|pair| match pair {
-        [one, other] => digests(one) != digests(other),
-        _ => false,
-    })
+    let first = summaries.first().map(digests);
+    summaries.iter().skip(1).any(|one| Some(digests(one)) != first)
 }
 
 /// Whether a node sees a whole checkpoint.

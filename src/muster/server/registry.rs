@@ -206,6 +206,10 @@ impl Away {
         self.members.is_empty()
     }
 
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = u32> {
+        self.members.keys().copied()
+    }
+
     pub(crate) fn has(&self, node: u32) -> bool {
         self.members.contains_key(&node)
     }

@@ -152,7 +152,6 @@ pub(crate) async fn run(mut job: Job, mut inbox: EventReceiver, ends: Ends) {
             () = sleep_until(decision.unwrap_or(began)), if decision.is_some() => run.decide(),
             Some(renewed) = renewal.join_next() => run.renewed(renewed.ok().flatten()),
         }
-        run.tell_unsure();
         run.end_if_all_done();
     }
     run.linger(&mut inbox).await;
@@ -227,6 +226,8 @@ impl Run {
         tracing::warn!(node, "the connection of the node was cut, and is there again");
         self.forget_questions(node);
         let was = self.away.take(node);
+        // Before the node is a member again: the first frame that it waits for is the welcome.
+        self.tell_unsure();
         self.job.registry.resume(arrival, was);
         let Some(member) = self.job.registry.get(node) else { return };
         member.send(&FromNode0::Welcome { at: now(), wall: millis(SystemTime::now()) });
@@ -326,7 +327,7 @@ impl Run {
 
     /// If this leader is lost before it gives a verdict, the others know only what they were told.
     fn tell_unsure(&mut self) {
-        let is_away = self.job.running.iter().any(|node| self.away.has(*node));
+        let is_away = self.away.nodes().any(|node| self.job.running.contains(&node));
         let is_unsure = self.is_unsure || is_away;
         if is_unsure != std::mem::replace(&mut self.told_unsure, is_unsure) {
             self.job.registry.broadcast(&FromNode0::Unsure(is_unsure));

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// `R` is the rank in the job, `L` that on its node `N`, `#` the step.
 #[test]
 fn ranks_in_folders_of_nodes_are_those_of_one_checkpoint() {
     for layout in [
@@ -17,15 +16,7 @@ fn ranks_in_folders_of_nodes_are_those_of_one_checkpoint() {
         "node_N/epoch_#_rank_R.pt",
     ] {
         for (nodes, each) in [(2, 2), (3, 2), (2, 4)] {
-            let of = |step: u32| {
-                let name = move |rank: u32| {
-                    let name = layout.replace('#', &step.to_string());
-                    let name = name.replace('R', &rank.to_string());
-                    name.replace('N', &(rank / each).to_string())
-                        .replace('L', &(rank % each).to_string())
-                };
-                (0..nodes * each).map(name).collect::<Vec<String>>()
-            };
+            let of = |step: u32| of_ranks(layout, step, (nodes, each));
             let all = [of(100), of(200), of(300)].concat();
             let whole = names(&all.iter().map(String::as_str).collect::<Vec<_>>());
             assert_eq!(whole.len(), 3, "{whole:?}");
