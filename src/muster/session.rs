@@ -119,6 +119,12 @@ impl Config {
         keepalive::heartbeat(self.peer_timeout)
     }
 
+    /// Where the leader gathers the nodes: name or address, and port.
+    pub(crate) fn leader_address(&self) -> (String, u16) {
+        let of_platform = || (self.master_addr.clone(), self.port);
+        self.at.map_or_else(of_platform, |at| (at.ip().to_string(), at.port()))
+    }
+
     /// The silence after which a node that has not started yet is lost.
     pub(crate) fn silence_before_start(&self) -> Duration {
         self.peer_timeout * keepalive::BEFORE_THE_START

@@ -64,10 +64,8 @@ pub async fn join(
 ) -> Result<Joined, Refusal> {
     let seen = Seen::nothing();
     let deadline = Instant::now() + config.wait_timeout;
-    let at = config.at.map(|at| (at.ip().to_string(), at.port()));
-    let (address, port) =
-        at.as_ref().map_or((config.master_addr.as_str(), config.port), |(ip, port)| (ip, *port));
-    let target = Target { host, address, port, last_resort, deadline };
+    let (address, port) = config.leader_address();
+    let target = Target { host, address: &address, port, last_resort, deadline };
     let holder = Holder::new(config, &seen);
     let search = Search { config, summary, seen: &seen, deadline, holder };
     let progress = |waited| {
@@ -225,7 +223,9 @@ impl Search<'_> {
             rejection if secret.is_some() || rejection == Rejection::Version => {
                 self.seen.note(JoinProblem::Rejected(peer, rejection));
             }
-            rejection => return Err(Step::NotAdmitted(Some(incompatible(peer, &rejection)))),
+            rejection => {
+                return Err(Step::NotAdmitted(Some(incompatible(self.config, peer, &rejection))));
+            }
         }
         Err(Step::NotAdmitted(None))
     }

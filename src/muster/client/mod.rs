@@ -81,7 +81,7 @@ async fn tell(
     let mut channel = dialed.map_err(|rejection| match rejection {
         Rejection::Unknown(why) => why,
         Rejection::Silent => text!("it does not answer", "它没有应答"),
-        known => incompatible(peer, &known).text,
+        known => incompatible(config, peer, &known).text,
     })?;
     let sent = async {
         channel.send(&FromMember::Hello(config.hello(hostname))).await?;

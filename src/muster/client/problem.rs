@@ -78,16 +78,16 @@ impl JoinProblem {
         }
     }
 
-    fn text(&self) -> Text {
+    fn text(&self, leader: u32) -> Text {
         match self {
             JoinProblem::Dial(error) => error.text(),
             JoinProblem::Silent(peer) => text!(
-                "{peer} accepts connections but does not answer: a proxy without node 0 behind it, a node 0 that hangs, or another program",
-                "{peer} 接受连接但没有任何应答：可能是后面没有节点 0 的代理、卡住的节点 0，或其他程序"
+                "{peer} accepts connections but does not answer: a proxy without node {leader} behind it, a node {leader} that hangs, or another program",
+                "{peer} 接受连接但没有任何应答：可能是后面没有节点 {leader} 的代理、卡住的节点 {leader}，或其他程序"
             ),
             JoinProblem::Unexpected(peer, Text { en, zh }) => text!(
-                "{peer} accepts connections but does not answer as node 0: {en}",
-                "{peer} 接受连接，但应答不符合节点 0：{zh}"
+                "{peer} accepts connections but does not answer as node {leader}: {en}",
+                "{peer} 接受连接，但应答不符合节点 {leader}：{zh}"
             ),
             JoinProblem::Program(peer, Text { en, zh }) => text!(
                 "{peer} is {en}: another program holds the master port there",
@@ -105,22 +105,22 @@ impl JoinProblem {
                 )
             }
             JoinProblem::Store(peer, StoreOwner::Unknown) => text!(
-                "{peer} is torch's store: node 0 runs torchrun without a muster, or it is of another job",
-                "{peer} 是 torch 的 store：节点 0 直接运行了 torchrun 而没有集结，或属于另一个任务"
+                "{peer} is torch's store: node {leader} runs torchrun without a muster, or it is of another job",
+                "{peer} 是 torch 的 store：节点 {leader} 直接运行了 torchrun 而没有集结，或属于另一个任务"
             ),
             JoinProblem::Store(peer, StoreOwner::Complete) => text!(
                 "{peer} is torch's store of a job that has a node of this rank already",
                 "{peer} 是 torch 的 store，其任务中已有相同编号的节点"
             ),
-            JoinProblem::Rejected(peer, rejection) => mismatch(*peer, rejection),
+            JoinProblem::Rejected(peer, rejection) => mismatch(*peer, rejection, leader),
             JoinProblem::Refused(refusal) => refusal.text.clone(),
             JoinProblem::Gathering(peer) => text!(
-                "node 0 ({peer}) is there and waits for other nodes",
-                "节点 0（{peer}）已就绪，正在等待其他节点"
+                "node {leader} ({peer}) is there and waits for other nodes",
+                "节点 {leader}（{peer}）已就绪，正在等待其他节点"
             ),
             JoinProblem::Left(peer, Text { en, zh }) => text!(
-                "node 0 ({peer}) was there and ended the connection: {en}",
-                "节点 0（{peer}）曾经在线，随后断开了连接：{zh}"
+                "node {leader} ({peer}) was there and ended the connection: {en}",
+                "节点 {leader}（{peer}）曾经在线，随后断开了连接：{zh}"
             ),
         }
     }
@@ -128,32 +128,33 @@ impl JoinProblem {
 
 /// The progress line with the current problem.
 pub(crate) fn progress(config: &Config, seen: &Seen<JoinProblem>, waited: Duration) -> Text {
-    let (address, port) = (&config.master_addr, config.port);
+    let (leader, (address, port)) = (config.leader, config.leader_address());
     let (waited, limit) = (clock(waited), clock(config.wait_timeout));
     let Text { en, zh } = match seen.get() {
-        Some((last, _)) => last.text(),
+        Some((last, _)) => last.text(leader),
         None => text!("nothing was tried yet", "尚未尝试"),
     };
     text!(
-        "waiting for node 0 at {address}:{port} ({waited} of {limit}): {en}",
-        "正在等待节点 0（{address}:{port}，{waited}/{limit}）：{zh}"
+        "waiting for node {leader} at {address}:{port} ({waited} of {limit}): {en}",
+        "正在等待节点 {leader}（{address}:{port}，{waited}/{limit}）：{zh}"
     )
 }
 
 /// The refusal at the deadline.
 pub(crate) fn refusal(config: &Config, seen: &Seen<JoinProblem>) -> Refusal {
-    let (address, port, waited) = (&config.master_addr, config.port, spell(config.wait_timeout));
+    let (leader, (address, port)) = (config.leader, config.leader_address());
+    let waited = spell(config.wait_timeout);
     let untried = || JoinProblem::Dial(DialError::Name(Text::same(format!("{address:?}"))));
     let (last, best) = seen.get().unwrap_or_else(|| (untried(), untried()));
-    let Text { mut en, mut zh } = best.text();
+    let Text { mut en, mut zh } = best.text(leader);
     if last.rank() != best.rank() {
-        let now = last.text();
+        let now = last.text(leader);
         en = format!("{en}; at the end: {}", now.en).into();
         zh = format!("{zh}；最后：{}", now.zh).into();
     }
     let not_reached = text!(
-        "node 0 at {address}:{port} was not reached in {waited}: {en}",
-        "{waited} 内未能连上节点 0（{address}:{port}）：{zh}"
+        "node {leader} at {address}:{port} was not reached in {waited}: {en}",
+        "{waited} 内未能连上节点 {leader}（{address}:{port}）：{zh}"
     );
     let (verdict, id, hint) = match best {
         JoinProblem::Dial(error @ DialError::Name(_)) => {
@@ -161,11 +162,11 @@ pub(crate) fn refusal(config: &Config, seen: &Seen<JoinProblem>) -> Refusal {
                 "the master's name {address} has no address after {waited}: {en}",
                 "{waited} 后仍无法解析 Master 名称 {address}：{zh}"
             );
-            return error.refusal(address, port, text);
+            return error.refusal(&address, port, text);
         }
-        JoinProblem::Dial(error) => return error.refusal(address, port, not_reached),
+        JoinProblem::Dial(error) => return error.refusal(&address, port, not_reached),
         JoinProblem::Rejected(peer, rejection) => {
-            return Refusal { text: Text { en, zh }, ..incompatible(peer, &rejection) };
+            return Refusal { text: Text { en, zh }, ..incompatible(config, peer, &rejection) };
         }
         JoinProblem::Refused(refusal) => return refusal,
         JoinProblem::Silent(_)
@@ -175,8 +176,8 @@ pub(crate) fn refusal(config: &Config, seen: &Seen<JoinProblem>) -> Refusal {
             Verdict::MasterReach,
             Id::MasterReach,
             text!(
-                "look at node 0's log; a mesh sidecar must leave port {port} alone, and another program must not hold it",
-                "请查看节点 0 的日志；网格 sidecar 不应拦截端口 {port}，该端口也不应被其他程序占用"
+                "look at node {leader}'s log; a mesh sidecar must leave port {port} alone, and another program must not hold it",
+                "请查看节点 {leader} 的日志；网格 sidecar 不应拦截端口 {port}，该端口也不应被其他程序占用"
             ),
         ),
         JoinProblem::Program(..) => {
@@ -185,8 +186,8 @@ pub(crate) fn refusal(config: &Config, seen: &Seen<JoinProblem>) -> Refusal {
                 Verdict::MasterReach,
                 Id::MasterReach,
                 text!(
-                    "end that program on node 0, or give all nodes another --master-port; a node 0 whose port is taken tells the others on port {second}, where nothing was heard",
-                    "请结束节点 0 上的该程序，或为所有节点指定另一个 --master-port；端口被占用的节点 0 会在端口 {second} 上告知其他节点，但那里没有任何应答"
+                    "end that program on node {leader}, or give all nodes another --master-port; a node {leader} whose port is taken tells the others on port {second}, where nothing was heard",
+                    "请结束节点 {leader} 上的该程序，或为所有节点指定另一个 --master-port；端口被占用的节点 {leader} 会在端口 {second} 上告知其他节点，但那里没有任何应答"
                 ),
             )
         }
@@ -194,42 +195,42 @@ pub(crate) fn refusal(config: &Config, seen: &Seen<JoinProblem>) -> Refusal {
             Verdict::Muster,
             Id::MusterAttempt,
             text!(
-                "the job went on without this node: look at node 0; --max-restarts lets a replaced node join",
-                "任务在没有本节点的情况下继续运行：请查看节点 0；--max-restarts 允许替换的节点加入"
+                "the job went on without this node: look at node {leader}; --max-restarts lets a replaced node join",
+                "任务在没有本节点的情况下继续运行：请查看节点 {leader}；--max-restarts 允许替换的节点加入"
             ),
         ),
         JoinProblem::Store(..) => (
             Verdict::Muster,
             Id::MusterStore,
             text!(
-                "start node 0 with ranklaunch as well, or this node with --muster off; give each job its own --master-port",
-                "请在节点 0 同样使用 ranklaunch，或在本节点使用 --muster off；各任务应使用不同的 --master-port"
+                "start node {leader} with ranklaunch as well, or this node with --muster off; give each job its own --master-port",
+                "请在节点 {leader} 同样使用 ranklaunch，或在本节点使用 --muster off；各任务应使用不同的 --master-port"
             ),
         ),
     };
     Refusal::with(verdict, id, not_reached, hint)
 }
 
-/// The refusal if node 0 is incompatible with this node. Waiting would not change that.
-pub(crate) fn incompatible(peer: SocketAddr, rejection: &Rejection) -> Refusal {
-    let (text, hint) = (mismatch(peer, rejection), rejection.remedy());
+/// The refusal if the leader is incompatible with this node. Waiting would not change that.
+pub(crate) fn incompatible(config: &Config, peer: SocketAddr, rejection: &Rejection) -> Refusal {
+    let (text, hint) = (mismatch(peer, rejection, config.leader), rejection.remedy());
     match rejection {
         Rejection::Version => Refusal::new(Id::MusterVersion, text, hint),
         _ => Refusal::with(Verdict::Muster, Id::MusterSecret, text, hint),
     }
 }
 
-/// The refusal if the port of node 0 belongs to another job.
+/// The refusal if the port of the leader belongs to another job.
 pub(crate) fn taken(config: &Config, peer: SocketAddr, by: &Text) -> Refusal {
-    let Text { en, zh } = by;
+    let (leader, Text { en, zh }) = (config.leader, by);
     let ours = config.key().text();
     let (own_en, own_zh) = (ours.en, ours.zh);
     Refusal::with(
         Verdict::PortInUse,
         Id::MusterJob,
         text!(
-            "the master port of node 0 ({peer}) is in use: {en}; this node belongs to {own_en}",
-            "节点 0 的 Master 端口（{peer}）已被占用：{zh}；本节点属于{own_zh}"
+            "the master port of node {leader} ({peer}) is in use: {en}; this node belongs to {own_en}",
+            "节点 {leader} 的 Master 端口（{peer}）已被占用：{zh}；本节点属于{own_zh}"
         ),
         text!(
             "end the other job, or give each job its own --master-port, the same on all of its nodes",
@@ -238,23 +239,23 @@ pub(crate) fn taken(config: &Config, peer: SocketAddr, by: &Text) -> Refusal {
     )
 }
 
-fn mismatch(peer: SocketAddr, rejection: &Rejection) -> Text {
+fn mismatch(peer: SocketAddr, rejection: &Rejection, leader: u32) -> Text {
     match rejection {
         Rejection::Mode { theirs: true } => text!(
-            "node 0 ({peer}) has a secret, but this node has none",
-            "节点 0（{peer}）设置了密钥，而本节点没有"
+            "node {leader} ({peer}) has a secret, but this node has none",
+            "节点 {leader}（{peer}）设置了密钥，而本节点没有"
         ),
         Rejection::Mode { theirs: false } => text!(
-            "this node has a secret, but node 0 ({peer}) has none",
-            "本节点设置了密钥，而节点 0（{peer}）没有"
+            "this node has a secret, but node {leader} ({peer}) has none",
+            "本节点设置了密钥，而节点 {leader}（{peer}）没有"
         ),
         Rejection::Version => text!(
-            "node 0 ({peer}) runs a ranklaunch whose version does not fit this one",
-            "节点 0（{peer}）的 ranklaunch 版本与本节点不兼容"
+            "node {leader} ({peer}) runs a ranklaunch whose version does not fit this one",
+            "节点 {leader}（{peer}）的 ranklaunch 版本与本节点不兼容"
         ),
         _ => text!(
-            "node 0 ({peer}) and this node have different secrets",
-            "节点 0（{peer}）与本节点的密钥不一致"
+            "node {leader} ({peer}) and this node have different secrets",
+            "节点 {leader}（{peer}）与本节点的密钥不一致"
         ),
     }
 }
@@ -357,9 +358,10 @@ impl<'a> Holder<'a> {
         if !may_leave || since.elapsed() < self.config.proof() {
             return ForeignAction::Wait;
         }
+        let leader = self.config.leader;
         ForeignAction::Alone(text!(
-            "node 0 ({peer}) runs torchrun without ranklaunch or without a muster, so this node goes on without one",
-            "节点 0（{peer}）直接运行 torchrun 或未启用集结，因此本节点跳过集结继续运行"
+            "node {leader} ({peer}) runs torchrun without ranklaunch or without a muster, so this node goes on without one",
+            "节点 {leader}（{peer}）直接运行 torchrun 或未启用集结，因此本节点跳过集结继续运行"
         ))
     }
 
@@ -415,6 +417,12 @@ mod tests {
         seen.note(refused());
         let line = progress(&config(1, 2, 29501), &seen, Duration::from_secs(3));
         let words = "waiting for node 0 at 127.0.0.1:29501 (0:03 of 0:20): 10.0.0.1:29501 refuses";
+        assert!(line.en.starts_with(words), "{}", line.en);
+
+        let at = Some(SocketAddr::from(([10, 0, 0, 4], 29502)));
+        let after_loss = Config { leader: 3, at, ..config(1, 2, 29501) };
+        let line = progress(&after_loss, &seen, Duration::from_secs(3));
+        let words = "waiting for node 3 at 10.0.0.4:29502 (0:03 of 0:20): ";
         assert!(line.en.starts_with(words), "{}", line.en);
     }
 }
