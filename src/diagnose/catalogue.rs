@@ -39,18 +39,16 @@ struct File {
     row: Vec<Row>,
 }
 
-/// `catalogue.toml` as build.rs has deflated it.
-static DEFLATED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/catalogue.toml.zz"));
+/// The rows of the folder `catalogue` as build.rs has deflated them.
+static DEFLATED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/catalogue.json.zz"));
 
-static EMBEDDED: LazyLock<Catalogue> = LazyLock::new(|| {
-    // A test reads the same text and fails on any flaw.
-    let text = embedded_text().unwrap_or_default();
-    Catalogue::parse(&text).unwrap_or_default()
-});
+// A test reads the same rows and fails on any flaw.
+static EMBEDDED: LazyLock<Catalogue> =
+    LazyLock::new(|| Catalogue::of(embedded().unwrap_or_default(), 0).unwrap_or_default());
 
-/// The text of the catalogue of this executable.
-pub(super) fn embedded_text() -> io::Result<String> {
-    embed::text(DEFLATED)
+/// The rows of this executable, without their examples.
+pub(super) fn embedded() -> io::Result<Vec<Row>> {
+    Ok(serde_json::from_slice(&embed::bytes(DEFLATED)?)?)
 }
 
 /// The catalogue of this executable, read on first use.

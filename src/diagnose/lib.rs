@@ -1,7 +1,7 @@
 //! The cause of a job's failure, from the output of its processes: one root cause, or the statement that none is
 //! visible.
 //!
-//! Owns the catalogue of failures (data: `catalogue.toml`, one row per failure; a profile may add rows) and the rules
+//! Owns the catalogue of failures (data: the folder `catalogue`, one row per failure; a profile may add rows) and the rules
 //! that choose one line of many as the cause. Takes the bytes of logs, in pieces of any size ([`LogScan`]); gives a
 //! [`Diagnosis`]. Reads no file and no clock. Keeps a bounded part of the input, so that a log of any size can be
 //! read. A line without a row is never a cause by itself, whatever words it holds. An exception without a row is a
