@@ -44,6 +44,8 @@ pub struct Seating {
     pub returning: BTreeSet<u32>,
     /// Nodes that are known to be lost.
     pub lost: BTreeSet<u32>,
+    /// Ranges of the nodes that met last; empty: not known.
+    pub met: Vec<(u32, u32)>,
     /// Nodes that get a seat only where no other is there.
     pub avoided: BTreeSet<u32>,
 }
@@ -56,8 +58,15 @@ impl Seating {
             // What it knows is older.
             self.lost.clear();
         }
+        self.met.clone_from(&last.met);
         let seats = last.seats.iter().copied();
         self.returning = seats.filter(|node| !self.lost.contains(node)).collect();
+    }
+
+    /// Whether the node may come in the next moment: it was there last, and is not lost.
+    pub(crate) fn may_come(&self, node: u32) -> bool {
+        let met = |(first, last): &(u32, u32)| (*first..=*last).contains(&node);
+        !self.lost.contains(&node) && (self.met.is_empty() || self.met.iter().any(met))
     }
 }
 

@@ -128,7 +128,7 @@ pub(super) fn after(plan: &Plan, seats: &[u32], next: Option<&NextAttempt>) -> S
     let spares = plan.membership.spares;
     let held = (!seats.is_empty()).then(|| plan.membership.seat());
     let returning = seats.iter().copied().collect();
-    Seating { spares, held, returning, lost: BTreeSet::new(), avoided }
+    Seating { spares, held, returning, avoided, ..Seating::default() }
 }
 
 /// A node whose rank has been named slow for so long, and is still slow, gives its seat to another one.

@@ -38,6 +38,9 @@ pub struct Electorate {
     pub voters: Vec<u32>,
     /// The node of each seat.
     pub seats: Vec<u32>,
+    /// Ranges of the nodes that met, first and last; empty: an earlier version agreed.
+    #[serde(default)]
+    pub met: Vec<(u32, u32)>,
     /// Where the launchers of nodes listen as long as they live.
     pub places: BTreeMap<u32, SocketAddr>,
     pub tally: Tally,

@@ -145,13 +145,17 @@ impl Admission {
     /// The time from which nobody else is awaited; None: a seat would stay free.
     fn complete_at(&self) -> Option<Instant> {
         let Config { seating, grace, .. } = &self.config;
-        let Seating { spares, lost, returning, .. } = seating;
+        let Seating { spares, lost, returning, avoided, .. } = seating;
         let enough = self.enough?;
         if *spares == 0 {
             return Some(enough);
         }
         let absent = |node: &u32| !self.summaries.contains_key(node);
-        let is_awaited = self.others().any(|node| absent(&node) && !lost.contains(&node));
+        // Any other node is better than one that failed by itself.
+        let is_bad = |node: &u32| *node == self.config.leader || !absent(node);
+        let has_bad = avoided.iter().any(is_bad);
+        let may_come = |node| seating.may_come(node) || (has_bad && !lost.contains(&node));
+        let is_awaited = self.others().any(|node| absent(&node) && may_come(node));
         let returns = |node: &&u32| **node != self.config.leader;
         let patience = match returning.iter().filter(returns).any(absent) {
             // Who had a seat, and is neither here nor dead, may still run ranks.

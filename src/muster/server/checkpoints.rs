@@ -5,6 +5,8 @@
 //! suffice for it if the other nodes have the rest. A node whose place in the job has changed since has the files of
 //! other ranks, with which its own would go on from foreign states.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::protocol::{NodeSummary, Share};
 use text::text;
 use verdict::{Id, Refusal};
@@ -47,9 +49,35 @@ pub(crate) fn differ(summaries: &[NodeSummary]) -> bool {
     summaries.iter().skip(1).any(|one| Some(digests(one)) != first)
 }
 
-/// Whether a node sees a whole checkpoint.
+/// Whether there is a whole checkpoint: on one node, or on the disks of all nodes together.
 pub(crate) fn are_seen(summaries: &[NodeSummary]) -> bool {
-    summaries.iter().any(|one| one.checkpoints.iter().any(|whole| !whole.is_empty()))
+    let is_whole = |of: u64| {
+        let shares: Vec<Share> = summaries.iter().filter_map(|one| share(one, of)).collect();
+        are_whole(&shares)
+    };
+    let sees_whole = |one: &NodeSummary| one.checkpoints.iter().any(|whole| !whole.is_empty());
+    let seen: BTreeSet<u64> = summaries.iter().flat_map(digests).collect();
+    summaries.iter().any(sees_whole) || seen.into_iter().any(is_whole)
+}
+
+/// Whether what some nodes lack is on the disks of others.
+fn are_whole(shares: &[Share]) -> bool {
+    let all = merged(shares.iter().flat_map(|share| &share.here).copied());
+    shares.iter().flat_map(|share| &share.missing).all(|range| covers(&all, *range))
+}
+
+/// The nodes that see none of the checkpoints that enough nodes for all seats see: the job cannot go on there.
+pub(crate) fn unable(nnodes: u32, there: &[NodeSummary]) -> BTreeSet<u32> {
+    let seen = |one: &NodeSummary| -> BTreeSet<u64> { digests(one).into_iter().collect() };
+    let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
+    for of in there.iter().flat_map(seen) {
+        *counts.entry(of).or_default() += 1;
+    }
+    counts.retain(|_, count| *count >= nnodes);
+    let is_unable = |one: &&NodeSummary| {
+        !counts.is_empty() && !digests(one).iter().any(|of| counts.contains_key(of))
+    };
+    there.iter().filter(is_unable).map(|one| one.node).collect()
 }
 
 /// The checkpoints that a node sees, newest first.
@@ -75,11 +103,9 @@ fn is_usable(of: u64, summaries: &[NodeSummary], ranks_of: RanksOf<'_>) -> bool 
     if shares.iter().all(|share| share.missing.is_empty()) {
         return true;
     }
-    let all = merged(shares.iter().flat_map(|share| &share.here).copied());
     let has_own =
         |(place, share): (u32, &Share)| ranks_of(place).is_some_and(|own| covers(&share.here, own));
-    shares.iter().flat_map(|share| &share.missing).all(|range| covers(&all, *range))
-        && (0..).zip(&shares).all(has_own)
+    are_whole(&shares) && (0..).zip(&shares).all(has_own)
 }
 
 /// Ranges in ascending order, those that touch or overlap as one.
@@ -103,8 +129,6 @@ fn covers(merged: &[(u32, u32)], range: (u32, u32)) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::tests::summary;
     use proptest::prelude::*;
@@ -182,6 +206,36 @@ mod tests {
         ];
         for (what, seen, expected) in table {
             assert_eq!(agreed(&nodes(seen), &two), Ok(expected), "{what}");
+        }
+    }
+
+    #[test]
+    fn whole_checkpoint_is_seen_wherever_its_files_are() {
+        let table: [(&str, &[&[Seen<'static>]], bool); 6] = [
+            ("none", &[&[], &[]], false),
+            ("on one node", &[&[(9, &[0, 1, 2, 3], &[])], &[]], true),
+            ("swapped", &[&[(9, &[2, 3], &[0, 1])], &[(9, &[0, 1], &[2, 3])]], true),
+            ("one rank died", &[&[(9, &[0, 1], &[2, 3])], &[(9, &[2], &[0, 1, 3])]], false),
+            ("of two saves", &[&[(9, &[0, 1], &[2, 3])], &[(8, &[2, 3], &[0, 1])]], false),
+            ("half of a larger job", &[&[(9, &[0], &[1, 2])], &[(9, &[1], &[0, 2])]], false),
+        ];
+        for (what, seen, expected) in table {
+            assert_eq!(are_seen(&nodes(seen)), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn nodes_without_what_enough_others_see_are_unable() {
+        let (own, whole): (Seen<'_>, Seen<'_>) = ((9, &[0], &[1, 2]), (8, &[0, 1, 2], &[]));
+        let table: [(&str, &[&[Seen<'_>]], &[u32]); 4] = [
+            ("nobody sees any", &[&[], &[], &[]], &[]),
+            ("two see the same", &[&[own], &[], &[own, whole]], &[1]),
+            ("two see an older one", &[&[own, whole], &[whole], &[]], &[2]),
+            ("only one sees it", &[&[whole], &[], &[own]], &[]),
+        ];
+        for (what, seen, expected) in table {
+            let expected: BTreeSet<u32> = expected.iter().copied().collect();
+            assert_eq!(unable(2, &nodes(seen)), expected, "{what}");
         }
     }
 

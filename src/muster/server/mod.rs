@@ -202,9 +202,10 @@ impl Gathered {
         checkpoints::differ(&self.summaries)
     }
 
-    /// Whether a node sees a whole checkpoint.
+    /// Whether there is a whole checkpoint: on a node, with a seat or without one, or on the disks of several.
     pub fn see_checkpoints(&self) -> bool {
-        checkpoints::are_seen(&self.summaries)
+        let all: Vec<NodeSummary> = self.summaries.iter().chain(&self.parked).cloned().collect();
+        checkpoints::are_seen(&all)
     }
 
     /// Has all nodes read the folder of checkpoints again, and join again.

@@ -285,6 +285,9 @@ impl Run {
                 let park = FromNode0::Park { electorate: last.map(Box::new), votes: false };
                 member.send(&park);
                 member.send(&FromNode0::Unsure(self.told_unsure));
+                if !self.job.running.contains(&node) {
+                    self.lost.lock().remove(&node);
+                }
                 self.waiting.insert(node);
             }
             Err(refusal) => {
@@ -303,7 +306,8 @@ impl Run {
         let is_awaited = self.is_awaited(node) || self.reports_partly(node);
         // Whatever the phase, a voter counts until it has said farewell, or its death is proven.
         let votes = self.voting.contains(&node) && !self.leaving.contains(&node);
-        if !has_left && matches!(self.phase, RunPhase::Done(_)) {
+        let is_spare = !self.job.running.contains(&node) && !self.leaving.contains(&node);
+        if is_spare || (!has_left && matches!(self.phase, RunPhase::Done(_))) {
             self.lost.lock().insert(node);
         }
         if !is_awaited && !votes {

@@ -5,15 +5,16 @@
 
 use std::collections::BTreeSet;
 
+use super::checkpoints;
 use crate::protocol::NodeSummary;
 use text::order::Ordered;
 
 /// The node of each seat. `there`: at least as many as there are seats. The leader has seat 0, since the others
 /// meet there.
 ///
-/// Who has a seat is told by, in this order: nobody wants to avoid it; it can run as many processes as the best nodes
-/// can together; it did not fail in the last days; it had a seat; its number. Whoever had a seat keeps the same one, and a node with the number of a free
-/// seat gets that one.
+/// Who has a seat is told by, in this order: it sees a checkpoint that enough others see; nobody wants to avoid it; it can
+/// run as many processes as the best nodes can together; it did not fail in the last days; it had a seat; its number.
+/// Whoever had a seat keeps the same one, and a node with the number of a free seat gets that one.
 pub(crate) fn seats(
     nnodes: u32,
     leader: u32,
@@ -26,12 +27,14 @@ pub(crate) fn seats(
     capacities.sort_unstable_by(|one, other| other.cmp(one));
     let enough = capacities.get(count.saturating_sub(1)).copied().unwrap_or(0);
     let had = |one: &NodeSummary| one.held.filter(|seat| *seat < nnodes);
+    let unable = checkpoints::unable(nnodes, there);
     let mut order: Vec<&NodeSummary> = there.iter().collect();
     order.order_by_key(|one| {
         let is_small = capacity(one) < enough;
         let is_avoided = avoided.contains(&one.node);
         let failed = one.remembered.is_some();
-        (one.node != leader, is_avoided, is_small, failed, had(one).is_none(), one.node)
+        let is_unable = unable.contains(&one.node);
+        (one.node != leader, is_unable, is_avoided, is_small, failed, had(one).is_none(), one.node)
     });
     order.truncate(count);
     let mut seats: Vec<Option<u32>> = vec![None; count];
@@ -79,7 +82,8 @@ mod tests {
         let weak = |one: NodeSummary| NodeSummary { most: 7, ..one };
         let failed =
             |one: NodeSummary| NodeSummary { remembered: Some("xid.79".to_owned()), ..one };
-        let table: [Row; 12] = [
+        let sees = |one: NodeSummary| NodeSummary { checkpoints: Some(vec![9]), ..one };
+        let table: [Row; 13] = [
             ("all come at once", (0..5).map(new).collect(), &[], [0, 1, 2]),
             ("node 1 does not come", vec![new(0), new(2), new(3)], &[], [0, 3, 2]),
             (
@@ -135,6 +139,12 @@ mod tests {
                 vec![node(0, Some(0)), failed(new(1)), node(2, Some(2)), failed(node(3, Some(1)))],
                 &[],
                 [0, 3, 2],
+            ),
+            (
+                "a spare whose disk has no checkpoint comes after one that failed",
+                vec![sees(node(0, Some(0))), sees(node(2, Some(2))), new(3), sees(new(4))],
+                &[4],
+                [0, 4, 2],
             ),
             (
                 "a stronger spare is no reason to move",

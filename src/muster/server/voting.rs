@@ -1,6 +1,6 @@
 //! Who votes on what follows an agreement, and what the last agreement of a node that joins means for the leader.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use super::registry::Registry;
@@ -9,6 +9,7 @@ use crate::protocol::{Agreement, Electorate, Last, PLACES, Tally};
 use crate::session::Config;
 use crate::succession::Succession;
 use text::order::InOrder;
+use text::ranges::ranges;
 
 /// Who votes on what follows the agreement, and where the others find each other; None: the job has no spares.
 pub(super) fn electorate(
@@ -25,6 +26,7 @@ pub(super) fn electorate(
         leader: config.leader,
         voters: Vec::new(),
         seats: agreement.seats.clone(),
+        met: Vec::new(),
         places: BTreeMap::new(),
         tally,
         run_id: agreement.run_id.clone(),
@@ -54,6 +56,8 @@ fn among(
     let (leader, succession) = (config.leader, config.succession.as_ref()?);
     let mut order = vec![leader];
     order.extend(agreed.seats.iter().copied().chain(others).filter(|node| *node != leader));
+    let met: BTreeSet<u32> = order.iter().copied().in_set();
+    let met = ranges(met);
     let reached: Vec<IpAddr> = registry.iter().filter_map(|(_, one)| one.at).collect();
     let own = reached.iter().find(|at| !at.is_loopback()).or(reached.first()).copied()?;
     let place = |node: &u32| {
@@ -68,7 +72,13 @@ fn among(
     let places = order.iter().take(PLACES).filter_map(place).in_map();
     order.retain(|node| places.contains_key(node));
     order.truncate(voters(order.len()));
-    Some(Electorate { token: linux::random::hex::<16>().ok()?, voters: order, places, ..agreed })
+    Some(Electorate {
+        token: linux::random::hex::<16>().ok()?,
+        voters: order,
+        met,
+        places,
+        ..agreed
+    })
 }
 
 /// What the last agreement of a node that joins means for this leader.

@@ -38,20 +38,23 @@ struct Job {
     lost: Vec<u32>,
     avoided: Vec<u32>,
     returning: Vec<u32>,
+    met: Vec<(u32, u32)>,
     attempt: u32,
 }
 
 impl Job {
     fn new() -> Job {
         let (lost, avoided, returning) = (Vec::new(), Vec::new(), Vec::new());
-        Job { port: port(), master_port: port(), lost, avoided, returning, attempt: 0 }
+        let met = Vec::new();
+        Job { port: port(), master_port: port(), lost, avoided, returning, met, attempt: 0 }
     }
 
     fn config(&self, node: u32) -> Config {
         let set = |nodes: &[u32]| nodes.iter().copied().collect();
         let (lost, avoided) = (set(&self.lost), set(&self.avoided));
         let returning = set(&self.returning);
-        let seating = Seating { spares: 2, held: None, returning, lost, avoided };
+        let (spares, held, met) = (2, None, self.met.clone());
+        let seating = Seating { spares, held, returning, lost, met, avoided };
         Config { seating, ..config(node, 2, self.port) }
     }
 
@@ -341,6 +344,33 @@ async fn last_call_ends_with_the_wait() {
         assert!(matches!(given_up, Err(_) | Ok(Err(_))), "{given_up:?}");
     };
     timeout(Duration::from_secs(10), async { tokio::join!(zero, three) }).await.expect("in time");
+}
+
+/// A spare that never came, and a node that was lost an attempt ago.
+#[tokio::test]
+async fn nodes_that_did_not_meet_last_are_not_awaited() {
+    let mut job = Job::new();
+    (job.returning, job.met, job.attempt) = (vec![0], vec![(0, 0), (2, 2)], 1);
+    let came = timeout(SOON, async { tokio::join!(job.lead(None), job.join(2)) });
+    let (zero, two) = came.await.expect("nobody else is awaited");
+    assert_eq!(zero.expect("agreed").1.seats, [0, 2]);
+    two.expect("agreed").seated();
+}
+
+/// Any other node is better than one that failed by itself.
+#[tokio::test]
+async fn node_that_did_not_meet_last_may_replace_a_bad_one() {
+    let mut job = Job::new();
+    (job.returning, job.met, job.attempt) = (vec![0, 2], vec![(0, 0), (2, 2)], 1);
+    job.avoided = vec![2];
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::join!(job.join(1), job.join(3))
+    };
+    let (zero, _, (one, three)) = tokio::join!(job.lead(None), job.join(2), late);
+    assert_eq!(zero.expect("agreed").1.seats, [0, 1]);
+    one.expect("agreed").seated();
+    three.expect("parked").parked();
 }
 
 #[tokio::test]
