@@ -71,14 +71,20 @@ pub(super) enum Mustered {
 
 /// What comes of one leader.
 enum Led {
-    Mustered(Mustered),
+    Mustered(Box<Mustered>),
     /// Another node leads the job, or may: this one, which gathers there, or one that has to be looked for.
     Elsewhere(Option<(u32, SocketAddr)>),
 }
 
 impl From<Shared> for Led {
     fn from(shared: Shared) -> Led {
-        Led::Mustered(Mustered::Shared(Box::new(shared)))
+        Mustered::Shared(Box::new(shared)).into()
+    }
+}
+
+impl From<Mustered> for Led {
+    fn from(mustered: Mustered) -> Led {
+        Led::Mustered(Box::new(mustered))
     }
 }
 
@@ -175,7 +181,7 @@ pub(super) async fn hold_muster(
                 leadership.moved(found);
                 config.wait_timeout = leadership.left();
             }
-            Led::Mustered(mustered) => return Ok(mustered),
+            Led::Mustered(mustered) => return Ok(*mustered),
         }
     }
 }
@@ -209,7 +215,7 @@ async fn lead(
             Assembly::All(gathered) => gathered,
             Assembly::Alone(why) => {
                 context.say(&why);
-                return Ok(Led::Mustered(Mustered::Alone));
+                return Ok(Mustered::Alone.into());
             }
             Assembly::Elsewhere(found) => return Ok(Led::Elsewhere(found)),
         };
@@ -326,7 +332,7 @@ async fn follow(
         };
         let joined = match (joined, lost.take()) {
             // Node 0 did not come back.
-            (Err(_), Some(lost)) => return Ok(Led::Mustered(Mustered::Over(lost))),
+            (Err(_), Some(lost)) => return Ok(Mustered::Over(lost).into()),
             (joined, _) => joined?,
         };
         let offer = match joined {
@@ -351,12 +357,12 @@ async fn follow(
             }
             Joined::Alone(why) => {
                 context.say(&why);
-                return Ok(Led::Mustered(Mustered::Alone));
+                return Ok(Mustered::Alone.into());
             }
             Joined::Parked(parked) => match seats::wait(context, *parked, &config, &restarts).await
             {
-                Waited::Again(next) => return Ok(Led::Mustered(Mustered::Again(next))),
-                Waited::Over(ending) => return Ok(Led::Mustered(Mustered::Over(ending))),
+                Waited::Again(next) => return Ok(Mustered::Again(next).into()),
+                Waited::Over(ending) => return Ok(Mustered::Over(ending).into()),
                 Waited::Lives(at) => {
                     config.at = Some(at);
                     continue;
@@ -407,7 +413,7 @@ async fn follow(
             }
             Accepted::Alone(why) => {
                 context.say(&why);
-                return Ok(Led::Mustered(Mustered::Alone));
+                return Ok(Mustered::Alone.into());
             }
             Accepted::Lost => {
                 let leader = config.leader;

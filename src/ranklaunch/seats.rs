@@ -85,9 +85,14 @@ pub(super) async fn wait(
     }
     if let Some(last) = succession.and_then(Succession::electorate) {
         restarts.count_on(last.attempt, last.tally);
-        if let Some(next) = restarts.decide()(&mut cause, began.elapsed(), true) {
-            tokio::time::sleep(Duration::from_millis(next.pause)).await;
-            return again(next, &cause, [config.leader].into(), false);
+        match restarts.decide()(&mut cause, began.elapsed(), true) {
+            Some(next) => {
+                tokio::time::sleep(Duration::from_millis(next.pause)).await;
+                return again(next, &cause, [config.leader].into(), false);
+            }
+            // Those with a seat know it as well, and end.
+            None if loss == Loss::Died => return Waited::Over(of_others(config, cause)),
+            None => {}
         }
     }
     Waited::Lost(of_others(config, cause))

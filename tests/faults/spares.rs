@@ -1,5 +1,6 @@
 //! Jobs to which more nodes come than there are seats.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -275,6 +276,43 @@ fn job_that_ends_with_a_failure_ends_its_spares() {
     job.write("fail-0-1");
     let codes: Vec<i32> = nodes.into_iter().map(|node| node.wait().code).collect();
     assert_eq!(codes, [143, 3, 143, 143]);
+}
+
+/// The same where the node that leads is lost, and nobody tells the spares.
+#[test]
+fn job_whose_leader_is_lost_for_good_ends_its_spares() {
+    let job = Job { options: &["--max-restarts", "0"], ..Job::new() };
+    let mut nodes = job.nodes(0..4);
+    job.running(0);
+    waits(&mut nodes[3]);
+    Running::lose(vec![nodes.remove(0)]);
+    for node in nodes {
+        let over = node.wait().expect_code(143).expect_nothing_left();
+        assert!(over.err.contains("node.died"), "{}", over.err);
+    }
+}
+
+/// The leader and another node at once, and one node after the other: nobody waits for those that died.
+#[test]
+fn nodes_that_died_are_not_awaited() {
+    let losses: [&[&[u32]]; 2] = [&[&[0, 1]], &[&[1], &[2]]];
+    for losses in losses {
+        let job = Job { seats: 3, ..Job::new() };
+        let mut nodes: BTreeMap<u32, Running> = (0..).zip(job.nodes(0..5)).collect();
+        job.running(0);
+        waits(nodes.get_mut(&3).expect("a spare"));
+        waits(nodes.get_mut(&4).expect("a spare"));
+        for (attempt, lost) in (1..).zip(losses) {
+            Running::lose(lost.iter().filter_map(|node| nodes.remove(node)).collect());
+            assert_eq!(job.running(attempt), job.all_seats());
+        }
+        job.write("end");
+        for node in nodes.into_values() {
+            let over = node.wait().expect_code(0).expect_nothing_left();
+            assert!(!over.err.contains("waiting a moment"), "{losses:?}: {}", over.err);
+            assert!(!over.err.contains("waiting for node"), "{losses:?}: {}", over.err);
+        }
+    }
 }
 
 /// A node is missing from the start: a spare has its seat, and node 0 says which.

@@ -21,7 +21,7 @@ use crate::foreign::ForeignAction;
 use crate::keepalive::{Heartbeat, millis, now};
 use crate::protocol::{FromMember, FromNode0, NodeSummary, Purpose, ResumePoint};
 use crate::session::{Config, Seating};
-use crate::succession::{ALONE, Succession};
+use crate::succession::{ALONE, Deaths, Succession};
 use text::lang::Text;
 use text::text;
 use verdict::Refusal;
@@ -89,6 +89,8 @@ pub struct Admission {
     voting: BTreeSet<u32>,
     /// Leaders that connected to tell that they lead.
     leaders: BTreeMap<ConnectionId, (u32, SocketAddr, FrameSender)>,
+    /// Those that are awaited.
+    deaths: Deaths,
 }
 
 impl Admission {
@@ -105,6 +107,9 @@ impl Admission {
         if let Some(succession) = &config.succession {
             succession.gathers(listener.port);
         }
+        let returning = config.seating.returning.iter().copied();
+        let succession = config.succession.as_ref();
+        let deaths = succession.map(|succession| succession.deaths(returning));
         Ok(Admission {
             config: config.clone(),
             own,
@@ -122,6 +127,7 @@ impl Admission {
             opened: Instant::now(),
             voting: BTreeSet::new(),
             leaders: BTreeMap::new(),
+            deaths: deaths.unwrap_or_default(),
         })
     }
 
@@ -195,6 +201,10 @@ impl Admission {
         tokio::select! {
             Some(event) = self.events.recv() => self.hear(event, say),
             () = deposed => Ok(Change::Elsewhere(None)),
+            node = self.deaths.next() => {
+                self.died(node);
+                Ok(Change::None)
+            }
             late = self.heartbeat.due() => self.keep_alive(late),
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                 self.end_challenges(say)
@@ -246,6 +256,14 @@ impl Admission {
                 let verdict = self.rejected.hear(from, &why, say);
                 self.of_rejected(verdict)
             }
+        }
+    }
+
+    /// A node of the last attempt is proven to be dead; another launcher of it may be there.
+    fn died(&mut self, node: u32) {
+        if !self.summaries.contains_key(&node) {
+            self.config.seating.lost.insert(node);
+            self.config.seating.returning.remove(&node);
         }
     }
 

@@ -227,7 +227,8 @@ mod tests {
     #[test]
     fn nodes_without_what_enough_others_see_are_unable() {
         let (own, whole): (Seen<'_>, Seen<'_>) = ((9, &[0], &[1, 2]), (8, &[0, 1, 2], &[]));
-        let table: [(&str, &[&[Seen<'_>]], &[u32]); 4] = [
+        type Row<'s> = (&'static str, &'s [&'s [Seen<'s>]], &'static [u32]);
+        let table: [Row<'_>; 4] = [
             ("nobody sees any", &[&[], &[], &[]], &[]),
             ("two see the same", &[&[own], &[], &[own, whole]], &[1]),
             ("two see an older one", &[&[own, whole], &[whole], &[]], &[2]),

@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::keepalive::{Port, port};
 use crate::protocol::{Electorate, Hello, Last, Secret};
 use crate::server::listener::Listener;
-pub(crate) use lifeline::Lifeline;
+pub(crate) use lifeline::{Deaths, Lifeline};
 use links::Caller;
 use linux::host::Host;
 use serve::TICK;
@@ -122,6 +122,7 @@ impl Succession {
     pub(crate) fn begin(&self, electorate: Electorate, votes: bool) {
         let mut state = self.shared.state.lock();
         state.adopt(self.shared.me, electorate, votes);
+        self.shared.hold_lifelines(&mut state);
         (state.runs, state.is_leaderless) = (true, false);
         let leads = state.leads(self.shared.me);
         if !leads {
@@ -164,6 +165,7 @@ impl Succession {
         if state.runs && state.electorate.as_ref().is_some_and(is_newer) {
             let votes = newer.voters.contains(&self.shared.me);
             state.adopt(self.shared.me, newer, votes);
+            self.shared.hold_lifelines(&mut state);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the tasks and the handles of a succession share.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::lifeline::Lifeline;
 use super::links::{Caller, Links};
 use crate::election::Election;
 use crate::net::second_port;
@@ -37,6 +38,8 @@ pub(super) struct State {
     /// Nodes with which the contact broke.
     pub(super) parted: BTreeSet<u32>,
     pub(super) links: Links,
+    /// By the nodes at their other ends, each with the place there.
+    pub(super) lifelines: BTreeMap<u32, (SocketAddr, Lifeline)>,
     /// The task that tells others who leads.
     pub(super) telling: Option<Task>,
 }

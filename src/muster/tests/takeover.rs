@@ -299,3 +299,55 @@ async fn others_vote_in_place_of_those_that_are_lost() {
     assert_eq!(agreed, same);
     assert_eq!((agreed.attempt, &agreed.seats[..]), (1, &[1, 3][..]));
 }
+
+/// Two seats, three spares: the leader dies, and so does the other node with a seat, unless it only stays away.
+async fn both_seats_are_lost(dies: bool) -> bool {
+    let port = port();
+    let mut all = [0, 1, 2, 3, 4].map(|node| Launcher::of(node, 3, port));
+    let [zero, one, two, three, four] = &mut all;
+    let platform = Some((0, None));
+    let (of_zero, of_one, of_two, of_three, of_four) = tokio::join!(
+        zero.part(0, None),
+        one.part(0, platform),
+        two.part(0, platform),
+        three.part(0, platform),
+        four.part(0, platform),
+    );
+    let ((of_zero, _), (of_one, _)) = (of_zero.seated(), of_one.seated());
+    let parked = [of_two.parked(), of_three.parked(), of_four.parked()];
+    let [zero, one, mut two, mut three, mut four] = all;
+    let held = async {
+        while [&two, &three, &four]
+            .iter()
+            .any(|one| one.succession().holds_lifelines_to() != [0, 1])
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), held).await.expect("each voter holds them");
+    of_zero.die();
+    drop(zero);
+    for parked in parked {
+        assert!(matches!(parked.wait().await, Unparked::Lost(_)));
+    }
+    of_one.close_to_return().await;
+    let stays = (!dies).then_some(one);
+    for left in [&mut two, &mut three, &mut four] {
+        left.config.seating.lost.insert(0);
+    }
+    let next = async { tokio::join!(two.next(1), three.next(1), four.next(1)) };
+    let is_agreed = timeout(Duration::from_secs(15), next).await.is_ok();
+    drop(stays);
+    is_agreed
+}
+
+#[tokio::test]
+async fn node_that_dies_with_the_leader_is_not_awaited() {
+    assert!(both_seats_are_lost(true).await, "its lifelines prove it");
+}
+
+/// Control: nobody knows whether it runs ranks.
+#[tokio::test]
+async fn node_that_stays_away_after_the_leader_is_awaited() {
+    assert!(!both_seats_are_lost(false).await, "it lives");
+}
