@@ -250,7 +250,7 @@ async fn lead(
             continue;
         }
         let planned = planned.and_then(|planned| {
-            required(&context.settings, planned.1, gathered.see_checkpoints())?;
+            required(&context.settings, planned.1, gathered.see_checkpoints(&planned.0))?;
             Ok(planned)
         });
         let (plan, resume) = match planned {

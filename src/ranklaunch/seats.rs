@@ -48,6 +48,10 @@ pub(super) async fn wait(
 ) -> Waited {
     let (node, seats) = (config.node, config.nnodes);
     context.enter(Phase::Parked);
+    if let Some(saves) = context.saves.clone() {
+        // Once the leader is lost a spare counts restarts as the others do, by what was saved since.
+        tokio::spawn(async move { saves.begin(None).await.ok() });
+    }
     context.say(&text!(
         "node {node} is a spare: all {seats} seats are taken, and it waits for one that becomes free",
         "节点 {node} 为备用节点：{seats} 个席位已满，等待空出的席位"

@@ -49,15 +49,27 @@ pub(crate) fn differ(summaries: &[NodeSummary]) -> bool {
     summaries.iter().skip(1).any(|one| Some(digests(one)) != first)
 }
 
-/// Whether there is a whole checkpoint: on one node, or on the disks of all nodes together.
-pub(crate) fn are_seen(summaries: &[NodeSummary]) -> bool {
+/// Whether there is a whole checkpoint: on one node, on the disks of all nodes together, or on those and the `lost` ones,
+/// with the files of these ranks.
+pub(crate) fn are_seen(summaries: &[NodeSummary], lost: &[(u32, u32)]) -> bool {
+    let lost = Share { of: 0, here: lost.to_vec(), missing: Vec::new() };
     let is_whole = |of: u64| {
-        let shares: Vec<Share> = summaries.iter().filter_map(|one| share(one, of)).collect();
-        are_whole(&shares)
+        let shares = summaries.iter().filter_map(|one| share(one, of));
+        are_whole(&shares.chain([lost.clone()]).collect::<Vec<Share>>())
     };
     let sees_whole = |one: &NodeSummary| one.checkpoints.iter().any(|whole| !whole.is_empty());
     let seen: BTreeSet<u64> = summaries.iter().flat_map(digests).collect();
     summaries.iter().any(sees_whole) || seen.into_iter().any(is_whole)
+}
+
+/// The ranks of those seats whose nodes were not there in the last attempt, while others were.
+pub(crate) fn of_lost_disks(summaries: &[NodeSummary], ranks_of: RanksOf<'_>) -> Vec<(u32, u32)> {
+    let stays = |place: u32, one: &NodeSummary| one.held == Some(place);
+    if !(0..).zip(summaries).any(|(place, one)| stays(place, one)) {
+        return Vec::new();
+    }
+    let new = (0..).zip(summaries).filter(|(place, one)| !stays(*place, one));
+    new.filter_map(|(place, _)| ranks_of(place)).collect()
 }
 
 /// Whether what some nodes lack is on the disks of others.
@@ -220,8 +232,20 @@ mod tests {
             ("half of a larger job", &[&[(9, &[0], &[1, 2])], &[(9, &[1], &[0, 2])]], false),
         ];
         for (what, seen, expected) in table {
-            assert_eq!(are_seen(&nodes(seen)), expected, "{what}");
+            assert_eq!(are_seen(&nodes(seen), &[]), expected, "{what}");
         }
+    }
+
+    /// A spare has the seat of a node whose disk had the rest; control: all nodes are new, and a save was cut off.
+    #[test]
+    fn checkpoint_whose_rest_was_lost_with_a_node_is_seen() {
+        let mut nodes = nodes(&[&[(9, &[0, 1], &[2, 3])], &[]]);
+        let seen = |nodes: &[NodeSummary]| are_seen(nodes, &of_lost_disks(nodes, &two));
+        assert!(!seen(&nodes));
+        nodes[0].held = Some(0);
+        assert!(seen(&nodes));
+        nodes[1].held = Some(1);
+        assert!(!seen(&nodes), "its disk is here");
     }
 
     #[test]

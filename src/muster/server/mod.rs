@@ -203,9 +203,11 @@ impl Gathered {
     }
 
     /// Whether there is a whole checkpoint: on a node, with a seat or without one, or on the disks of several.
-    pub fn see_checkpoints(&self) -> bool {
+    /// `plan`: that of all nodes.
+    pub fn see_checkpoints(&self, plan: &Plan) -> bool {
+        let lost = checkpoints::of_lost_disks(&self.summaries, &|place| plan.ranks_of(place));
         let all: Vec<NodeSummary> = self.summaries.iter().chain(&self.parked).cloned().collect();
-        checkpoints::are_seen(&all)
+        checkpoints::are_seen(&all, &lost)
     }
 
     /// Has all nodes read the folder of checkpoints again, and join again.

@@ -11,6 +11,7 @@ mod lifeline;
 mod links;
 mod serve;
 mod shared;
+mod task;
 mod tells;
 
 use std::collections::BTreeSet;
@@ -31,7 +32,8 @@ pub(crate) use lifeline::{Deaths, Lifeline};
 use links::Caller;
 use linux::host::Host;
 use serve::TICK;
-use shared::{Shared, Task, Tells};
+use shared::{Shared, Tells};
+use task::Task;
 
 /// Pause between two questions to all who leads.
 const ASK: Duration = Duration::from_millis(500);
@@ -116,6 +118,29 @@ impl Succession {
     /// Whether another node can lead after the leader is lost.
     pub fn can_go_on(&self) -> bool {
         self.shared.state.lock().electorate.as_ref().is_some_and(|last| !last.voters.is_empty())
+    }
+
+    /// The nodes to which lifelines are held.
+    #[cfg(test)]
+    pub(crate) fn holds_lifelines_to(&self) -> Vec<u32> {
+        let state = self.shared.state.lock();
+        let held = state.lifelines.iter().filter(|(_, (_, one))| one.is_held());
+        held.map(|(node, _)| *node).collect()
+    }
+
+    /// A connection to the launcher there: the one that is held to it, or a new one.
+    pub(crate) fn lifeline(&self, place: SocketAddr) -> Lifeline {
+        let state = self.shared.state.lock();
+        let held = state.lifelines.values().find(|(at, line)| *at == place && !line.was_closed());
+        let held = held.map(|(_, line)| line.clone());
+        held.unwrap_or_else(|| Lifeline::open(self.shared.caller.clone(), place))
+    }
+
+    /// Those of the nodes that die, or died, as far as the lifelines to them prove it.
+    pub(crate) fn deaths(&self, nodes: impl IntoIterator<Item = u32>) -> Deaths {
+        let state = self.shared.state.lock();
+        let line = |node: u32| Some((node, state.lifelines.get(&node)?.clone()));
+        Deaths::of(nodes.into_iter().filter_map(line))
     }
 
     /// An attempt runs, or this node waits for a seat of it. `votes`: it was there when that was agreed.

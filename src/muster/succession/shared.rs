@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::lifeline::Lifeline;
 use super::links::{Caller, Links};
+use super::task::Task;
 use crate::election::Election;
 use crate::net::second_port;
 use crate::protocol::{Electorate, Leads};
 use linux::host::Host;
+use text::order::InOrder;
 
 #[derive(Default)]
 pub(super) struct State {
@@ -56,22 +57,6 @@ pub(super) struct Shared {
     pub(super) stirred: Notify,
     /// Somebody may lead, or something is decided.
     pub(super) changed: Notify,
-}
-
-/// A task that ends when this is dropped.
-#[derive(Debug)]
-pub(super) struct Task(AbortHandle);
-
-impl Task {
-    pub(super) fn of(task: impl Future<Output = ()> + Send + 'static) -> Task {
-        Task(tokio::spawn(task).abort_handle())
-    }
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// The address of the job as the platform gives it.
@@ -120,6 +105,20 @@ impl State {
 }
 
 impl Shared {
+    /// Holds lifelines to those with a seat if this launcher votes; those to the same places stay.
+    pub(super) fn hold_lifelines(&self, state: &mut State) {
+        let last = state.electorate.as_ref().filter(|_| state.election.is_some());
+        let seats = last.map(|last| last.seats.as_slice()).unwrap_or_default();
+        let places = seats.iter().filter(|node| **node != self.me).filter_map(|node| {
+            let place = *last?.places.get(node)?;
+            let held = state.lifelines.get(node);
+            let held = held.filter(|(at, line)| *at == place && !line.was_closed()).cloned();
+            let held = held.unwrap_or_else(|| (place, Lifeline::open(self.caller.clone(), place)));
+            Some((*node, held))
+        });
+        state.lifelines = places.in_map();
+    }
+
     /// Whether this node votes on who leads, so that time counts.
     pub(super) fn votes(&self) -> bool {
         self.state.lock().election.as_ref().is_some_and(Election::is_open)
