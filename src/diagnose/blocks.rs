@@ -10,7 +10,7 @@
 use memchr::memmem;
 use serde_json::Value;
 
-use super::evidence::Frame;
+use super::evidence::{Frame, Package};
 use super::lines::{LONGEST_PART, Pattern, kept};
 
 /// Lines after the last frame within which a block may still end.
@@ -50,6 +50,10 @@ pub(super) struct Blocks {
     own_frame: Option<Frame>,
     /// The file of the innermost frame, own or installed.
     innermost: Option<String>,
+    /// The package that the frames lie in, if no frame is the user's own.
+    package: Option<Package>,
+    /// The line of source code below the last frame.
+    source: Option<String>,
     /// The last own frame of the block that waited for the worker. The worker wrote this block.
     waited_in: Option<Frame>,
     first_function: Option<String>,
@@ -95,6 +99,18 @@ impl Blocks {
     /// The last frame of the user's own code in the block that ends or ended here.
     pub(super) fn own_frame(&self) -> Option<&Frame> {
         self.own_frame.as_ref().or(self.waited_in.as_ref()).filter(|_| self.is_near())
+    }
+
+    /// The package whose code raised the exception that ends here; None if a frame is the user's own, or if there is
+    /// no frame.
+    pub(super) fn package(&self) -> Option<&Package> {
+        let near = self.is_near() && !self.dump && self.own_frame().is_none();
+        self.package.as_ref().filter(|_| near)
+    }
+
+    /// The line of source code that raised the exception that ends here.
+    pub(super) fn source(&self) -> Option<&str> {
+        self.source.as_deref().filter(|_| self.is_near() && !self.dump)
     }
 
     /// Whether a traceback that ends here was raised in one of the files, by the ends of paths.
@@ -156,6 +172,9 @@ impl Blocks {
             self.frame_indent = Some(indent(body));
             return self.on_frame(frame);
         }
+        if self.since == Some(0) && self.is_source(body) {
+            self.source = Some(kept(body).trim().to_owned()).filter(|source| !source.is_empty());
+        }
         let Some(since) = &mut self.since else { return Part::Other };
         *since += 1;
         let (near, around) = (*since <= PATIENCE, *since <= INTERLEAVED);
@@ -198,6 +217,7 @@ impl Blocks {
             // A log that begins in the middle of a block, or a frame of another rank.
             self.own_frame = None;
             self.waited_in = None;
+            self.package = None;
             self.first_function = None;
         } else if self.first_function.is_none() {
             self.first_function = Some(frame.function.clone());
@@ -205,8 +225,11 @@ impl Blocks {
         self.open = true;
         self.since = Some(0);
         self.innermost = Some(frame.path.clone());
+        self.source = None;
         if frame.is_own() {
             self.own_frame = Some(frame);
+        } else {
+            self.package = Package::called_by(self.package.take(), &frame.path);
         }
         Part::Inside
     }

@@ -16,6 +16,7 @@ use super::prefixes::Level;
 use super::rows::{Role, Row, Stream, USER_EXCEPTION};
 use super::run::Ended;
 use super::scan::Scanned;
+use super::versions::Versions;
 use text::rank::GlobalRank;
 
 /// Lines of progress after which a remark counts as past.
@@ -62,6 +63,7 @@ pub(super) fn candidates<'a>(
     catalogue: &'a Catalogue,
     run: &'a Ended,
     enough: Enough,
+    versions: &Versions,
 ) -> Vec<Candidate<'a>> {
     let roots = run.evidence.iter().filter(|one| !one.fate.survived).filter_map(|evidence| {
         // The kernel's record about a GPU supports other causes. It is the cause if nothing else is
@@ -74,18 +76,24 @@ pub(super) fn candidates<'a>(
         if row.role != Role::Root && !is_alone(row) {
             return None;
         }
+        // A running job waits for much that comes.
+        if !versions.allow(row) || row.waits && (enough == Enough::Stated || !evidence.fate.at_end) {
+            return None;
+        }
         let told = row.stream.is_record() || row.stream == Stream::Event;
         let is_enough = match enough {
             Enough::Told => true,
             Enough::Stated => told || evidence.stated || row.weak || row.first_only,
-            Enough::LastWord => evidence.fate.at_end && is_complaint(&evidence.text),
+            Enough::LastWord => {
+                evidence.fate.at_end && (row.waits || is_complaint(&evidence.text))
+            }
         };
         if !is_enough {
             return None;
         }
         let user = row.id == USER_EXCEPTION;
         let strength = match evidence.level {
-            _ if evidence.alone || row.last_resort => Strength::Aside,
+            _ if evidence.alone || row.last_resort || row.waits => Strength::Aside,
             _ if row.first_only => Strength::FirstOnly,
             // The type of an event is `Warning` for every problem.
             Level::Warning if !told => Strength::Warned,

@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::lines::kept;
 use super::rows::{Flaw, Row, RowIndex, USER_EXCEPTION};
+use super::versions::TELLING;
 use text::pattern::compile;
 
 /// All rows, with the automaton over all their fragments and the patterns behind them.
@@ -91,6 +92,7 @@ impl Catalogue {
             (STARTS, Owner::Start),
             (ENDS, Owner::End),
             (DONE, Owner::Done),
+            (TELLING, Owner::Version),
         ];
         let others = others.into_iter().flat_map(|(fragments, owner)| {
             fragments.iter().map(move |fragment| (*fragment, owner))
@@ -150,6 +152,7 @@ impl Catalogue {
                 Some(Owner::Start) => found.start = true,
                 Some(Owner::End) => found.end = true,
                 Some(Owner::Done) => found.done = true,
+                Some(Owner::Version) => found.version = true,
                 Some(Owner::Row(_) | Owner::Structure) | None => {}
             }
         }
@@ -235,6 +238,7 @@ enum Owner {
     Start,
     End,
     Done,
+    Version,
 }
 
 /// Content of a line.
@@ -245,6 +249,8 @@ pub(super) struct Found {
     pub(super) start: bool,
     pub(super) end: bool,
     pub(super) done: bool,
+    /// The line may tell a version.
+    pub(super) version: bool,
     /// End of the first fragment of a row.
     pub(super) at: usize,
 }

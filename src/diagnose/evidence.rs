@@ -39,21 +39,7 @@ pub struct Frame {
 impl Frame {
     /// Whether the file is the user's own: no installed package, no part of Python.
     pub fn is_own(&self) -> bool {
-        // The last entry is a PyTorch that was built from source.
-        const INSTALLED: &[&str] = &[
-            "site-packages/",
-            "dist-packages/",
-            "/lib/python",
-            "/lib64/python",
-            "/pytorch/torch/",
-        ];
-        // `torchrun` and other commands that a package installs.
-        let is_command = self.path.contains("/bin/") && !self.path.ends_with(".py");
-        let is_installed = INSTALLED.iter().any(|part| self.path.contains(part));
-        // Files of the launcher that a rank imports.
-        let is_injected =
-            self.path.contains("/ranklaunch-") && self.path.contains("/inject/python/");
-        !self.path.starts_with('<') && !is_command && !is_installed && !is_injected
+        Package::of(&self.path).is_none()
     }
 
     /// `generate.py:363 main`
@@ -67,6 +53,85 @@ impl fmt::Display for Frame {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.path.rsplit('/').next().unwrap_or_default();
         write!(out, "{name}:{}", self.line)
+    }
+}
+
+/// The installed code that a file belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Package {
+    /// A command that a package installs, such as `torchrun`.
+    Command(String),
+    /// CPython's standard library, or code without a file.
+    Python,
+    /// A package, by the name that is imported.
+    Named(String),
+}
+
+/// Folders in which pip and distributions install packages.
+const INSTALLED_IN: &[&str] = &["site-packages/", "dist-packages/"];
+/// Folders of packages that are installed from source, as in images of their makers, with the name of the package.
+const FROM_SOURCE: &[(&str, &str)] = &[
+    ("/pytorch/torch/", "torch"),
+    // https://github.com/vllm-project/vllm/blob/main/docker/Dockerfile
+    ("/vllm-workspace/", "vllm"),
+    // https://github.com/sgl-project/sglang/blob/main/docker/Dockerfile
+    ("/sgl-workspace/", "sglang"),
+    // Code of a model that transformers has downloaded.
+    ("/huggingface/modules/transformers_modules/", "transformers_modules"),
+    // Code that torch has written.
+    ("/torchinductor_", "torch"),
+];
+const STANDARD: &[&str] = &["/lib/python", "/lib64/python"];
+/// Packages that raise what others have passed to them.
+const BELOW: &[&str] = &["torch", "numpy"];
+
+impl Package {
+    /// The package of a file; None if the file is the user's own.
+    pub(super) fn of(path: &str) -> Option<Package> {
+        // A package may hold others.
+        let installed = INSTALLED_IN.iter().filter_map(|folder| {
+            let (_, rest) = path.rsplit_once(folder)?;
+            rest.split(['/', '.', '-']).next().filter(|name| !name.is_empty())
+        });
+        let from_source = FROM_SOURCE.iter().filter(|(folder, _)| path.contains(folder));
+        if let Some(name) = installed.chain(from_source.map(|(_, name)| *name)).next() {
+            return Some(Package::Named(name.to_owned()));
+        }
+        // Files of the launcher that a rank imports.
+        if path.contains("/ranklaunch-") && path.contains("/inject/python/") {
+            return Some(Package::Named("ranklaunch".to_owned()));
+        }
+        let unnamed = INSTALLED_IN.iter().chain(STANDARD).any(|folder| path.contains(folder));
+        if path.starts_with('<') || unnamed {
+            return Some(Package::Python);
+        }
+        let (folder, name) = path.rsplit_once('/')?;
+        let is_command = folder.ends_with("/bin") || folder.contains("/bin/");
+        (is_command && !name.ends_with(".py")).then(|| Package::Command(name.to_owned()))
+    }
+
+    /// The package to name for a traceback, after a frame below those before it: the innermost one that is not only
+    /// called by others.
+    pub(super) fn called_by(before: Option<Package>, path: &str) -> Option<Package> {
+        let found = Package::of(path);
+        let worth = |package: &Option<Package>| match package {
+            None => 0,
+            Some(Package::Command(_)) => 1,
+            Some(Package::Python) => 2,
+            Some(Package::Named(name)) if BELOW.contains(&&**name) => 3,
+            Some(Package::Named(_)) => 4,
+        };
+        if worth(&found) >= worth(&before) { found } else { before }
+    }
+}
+
+/// `transformers`, `Python`
+impl fmt::Display for Package {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Package::Python => out.write_str("Python"),
+            Package::Command(name) | Package::Named(name) => out.write_str(name),
+        }
     }
 }
 
@@ -107,6 +172,8 @@ pub struct Evidence {
     pub text: String,
     /// The last frame of the user's own code above the line.
     pub frame: Option<Frame>,
+    /// The package that raised the exception of the line, if no frame above the line is the user's own.
+    pub(super) package: Option<Package>,
     /// Number of the last of these lines. Pieces of lines count as lines.
     pub(super) last_seen: u64,
     /// The line was not written before this time.
@@ -160,7 +227,7 @@ pub(super) fn shown_around(line: &[u8], at: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Frame;
+    use super::{Frame, Package};
 
     #[test]
     fn frame_is_own_unless_file_is_installed() {
@@ -174,11 +241,30 @@ mod tests {
             ("/opt/pytorch/pytorch/torch/nn/linear.py", false),
             ("/usr/lib/python3.12/runpy.py", false),
             ("<frozen runpy>", false),
+            ("/vllm-workspace/vllm/v1/engine/core.py", false),
+            ("/home/me/.cache/huggingface/modules/transformers_modules/m/modeling.py", false),
+            ("/home/me/vllm/train.py", true),
             ("/tmp/ranklaunch-00aa11bb22cc33dd/inject/python/helpers.py", false),
             ("/home/me/ranklaunch-jobs/inject/train.py", true),
         ] {
             let frame = Frame { path: path.to_owned(), line: 1, function: String::new() };
             assert_eq!(frame.is_own(), own, "{path}");
         }
+    }
+
+    #[test]
+    fn innermost_package_that_calls_others_is_named() {
+        let site = |name: &str| format!("/opt/lib/python3.11/site-packages/{name}");
+        let named = |paths: &[String]| {
+            let all = paths.iter().fold(None, |known, path| Package::called_by(known, path));
+            all.expect("a package").to_string()
+        };
+        let standard = || "/usr/lib/python3.11/subprocess.py".to_owned();
+        assert_eq!(named(&[site("deepspeed/launcher/runner.py"), standard()]), "deepspeed");
+        assert_eq!(named(&[site("transformers/x.py"), site("torch/nn.py")]), "transformers");
+        assert_eq!(named(&["<frozen runpy>".to_owned(), site("torch/run.py")]), "torch");
+        assert_eq!(named(&[site("vllm/a.py"), site("ray/b.py"), site("six.py")]), "six");
+        assert_eq!(named(&[site("deepspeed-0.14.0-py3.10.egg/deepspeed/a.py")]), "deepspeed");
+        assert_eq!(named(&[standard()]), "Python");
     }
 }

@@ -88,7 +88,7 @@ impl Catalogue {
         let mut flaws = Vec::new();
         let mut groups = BTreeSet::new();
         if row.id == USER_EXCEPTION {
-            groups.extend(["type".to_owned(), "message".to_owned()]);
+            groups.extend(["type", "message", "exception"].map(str::to_owned));
         }
         for (key, patterns) in [("patterns", &row.patterns), ("except", &row.except)] {
             for pattern in patterns {
@@ -108,6 +108,11 @@ impl Catalogue {
                 .filter(|name| !groups.contains(*name))
                 .in_set();
             flaws.extend(names.into_iter().map(|name| no_group(row, key, name, &groups)));
+        }
+        for range in row.versions.iter().filter(|range| !range.is_sound()) {
+            let problem = text!("is no range of versions", "不是版本范围");
+            let hint = text!("for example from = \"2.19\", below = \"2.20\"", "例如 from = \"2.19\", below = \"2.20\"");
+            flaws.push(flaw(row, "versions", &range.component, problem, hint));
         }
         for (key, ids) in [("clears", &row.clears), ("leads_to", &row.leads_to)] {
             let unknown = ids.iter().filter(|id| self.by_id(id).is_none());

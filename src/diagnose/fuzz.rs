@@ -72,6 +72,8 @@ pub fn catalogue(data: &[u8]) -> bool {
         weak: flags & 4 != 0,
         first_only: flags & 8 != 0,
         last_resort: false,
+        versions: Vec::new(),
+        waits: false,
         fragments: some(&fragment),
         patterns: some(&pattern),
         except: if flags & 16 == 0 { Vec::new() } else { vec!["never this".to_owned()] },

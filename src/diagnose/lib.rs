@@ -13,6 +13,7 @@
 
 #![deny(unsafe_code)]
 
+mod advice;
 mod blocks;
 mod candidates;
 mod catalogue;
@@ -22,6 +23,7 @@ mod extended;
 pub mod fuzz;
 mod lines;
 mod prefixes;
+mod quoted;
 pub mod recorder;
 mod rows;
 mod run;
@@ -30,6 +32,7 @@ mod select;
 pub mod stacks;
 #[cfg(test)]
 mod tests;
+mod versions;
 
 pub use blocks::recorded_exception;
 pub use candidates::{Known, Recorded, Survived, survived};
@@ -42,3 +45,4 @@ pub use scan::{LogScan, Origin, Scanned};
 #[cfg(any(test, feature = "fixtures"))]
 pub use select::diagnose;
 pub use select::{Cause, Diagnosis, diagnose_knowing, diagnose_whole};
+pub use versions::Range;

@@ -63,6 +63,15 @@ pub(super) struct Peeled<'a> {
     pub(super) level: Level,
 }
 
+impl Peeled<'_> {
+    /// The line with more words at its end.
+    pub(super) fn with_words(self, words: &str) -> Peeled<'static> {
+        let text = [self.text.trim_ascii_end(), b": ", words.as_bytes()].concat();
+        let Peeled { body, writer, rank, node, of_task, time, level, .. } = self;
+        Peeled { text: Cow::Owned(text), body, writer, rank, node, of_task, time, level }
+    }
+}
+
 /// A prefix with the bytes that it may begin with: most lines need no pattern.
 struct Prefix {
     first: &'static [u8],

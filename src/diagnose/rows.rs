@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::versions::Range;
 use text::lang::Text;
 use verdict::{Owner, Retry};
 
@@ -105,6 +106,12 @@ pub struct Row {
     /// rank, is the cause instead.
     #[serde(default)]
     pub leads_to: Vec<String>,
+    /// Versions of software that have the failure. A log that tells other versions shows another failure.
+    #[serde(default)]
+    pub versions: Vec<Range>,
+    /// The line says what its program waits for. A cause only if the log ends with it, and never a certain one.
+    #[serde(default)]
+    pub waits: bool,
     /// Description of the failure, in one sentence. `{name}` stands for the match of the group of that name.
     pub cause: Text,
     pub remedy: Text,

@@ -8,6 +8,7 @@ use super::catalogue::Catalogue;
 use super::evidence::{Evidence, Fate, Place};
 use super::prefixes::{Level, Time};
 use super::rows::{Role, Row, RowIndex};
+use super::versions::Versions;
 use text::order::Ordered;
 use text::rank::GlobalRank;
 
@@ -56,6 +57,7 @@ pub(super) struct Run {
     pub(super) blamed: Option<GlobalRank>,
     /// The first line in which a launcher says that its job has failed.
     pub(super) ended: Option<Place>,
+    pub(super) versions: Versions,
 }
 
 /// A run that was read to its end.
@@ -70,6 +72,7 @@ pub(super) struct Ended {
     pub(super) doubtful: bool,
     /// A line says that the run is done.
     pub(super) done: bool,
+    pub(super) versions: Versions,
 }
 
 impl Run {
@@ -105,12 +108,16 @@ impl Run {
                     let (text, captures) =
                         (std::mem::take(&mut known.text), std::mem::take(&mut known.captures));
                     let frame = new.frame.or_else(|| known.frame.take());
-                    Evidence { count, first, text, captures, frame, ..new }
+                    let package = new.package.filter(|_| frame.is_none());
+                    Evidence { count, first, text, captures, frame, package, ..new }
                 };
                 if !dated {
                     self.open.push(key);
                 }
             } else {
+                if known.package.is_some() && new.frame.is_some() {
+                    (known.frame, known.package) = (new.frame, None);
+                }
                 known.last_seen = new.last_seen;
                 known.progress = new.progress;
                 (known.writer, known.own_progress) = (new.writer, new.own_progress);
@@ -249,7 +256,8 @@ impl Run {
         let mut evidence: Vec<Evidence> = fates.into_iter().filter_map(with_fate).collect();
         evidence.order_by_key(|one| (one.first, one.row, one.rank));
         let done = self.done.is_some();
-        Ended { evidence, blamed: self.blamed, ended: self.ended, doubtful: false, done }
+        let Run { blamed, ended, versions, .. } = self;
+        Ended { evidence, blamed, ended, doubtful: false, done, versions }
     }
 }
 

@@ -11,6 +11,7 @@ use super::prefixes::{
     DATED_WITHIN, Level, Peeled, Time, inline_rank, is_by_shell, is_error, is_progress,
     is_variable, may_be_dated, object, parts, peel, terminates, time_of, writer,
 };
+use super::quoted::unquoted;
 use super::rows::{ENDED_BY_SIGNAL, Role, Row, RowIndex, Stream};
 use super::run::{Ended, Key, MOST_WRITERS, Run, hash, key};
 use text::rank::GlobalRank;
@@ -87,6 +88,8 @@ struct Writer {
     blocks: Blocks,
     /// The chain of exceptions already has its evidence.
     explained: bool,
+    /// The evidence of the first exception of the chain.
+    chain: Option<Key>,
     /// The evidence whose dump of the stack may follow, and the last line until which it may.
     dumped: Option<(Key, u64)>,
     /// The rank of the row of torchrun's table that is being read.
@@ -227,6 +230,20 @@ impl<'c> LogScan<'c> {
     }
 }
 
+/// The words of an exception for the texts of its row.
+fn captures(kind: &str, message: &str) -> Vec<(String, String)> {
+    [("type", kind), ("message", message)]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec()
+}
+
+/// The expression of an assertion that says nothing else.
+fn failed_assertion(exception: &Exception, blocks: &Blocks) -> Option<String> {
+    let is_bare = exception.kind == "AssertionError" && exception.message.is_empty();
+    let source = blocks.source().filter(|source| source.starts_with("assert "));
+    source.filter(|_| is_bare).map(str::to_owned)
+}
+
 /// A moment of a running process.
 fn time(arrived: Duration) -> Time {
     Time { utc: true, nanoseconds: u64::try_from(arrived.as_nanos()).unwrap_or(u64::MAX) }
@@ -235,6 +252,8 @@ fn time(arrived: Duration) -> Time {
 impl Reader<'_> {
     fn line(&mut self, line: Line<'_>) {
         self.seen += 1;
+        let unquoted = unquoted(line.bytes);
+        let line = Line { bytes: &unquoted, ..line };
         let interesting = self.catalogue.is_of_interest(line.bytes);
         if interesting && let Some(parts) = parts(line.bytes) {
             parts.iter().for_each(|part| self.read(Line { bytes: part, ..line }, true));
@@ -301,15 +320,18 @@ impl Reader<'_> {
     }
 
     fn read(&mut self, line: Line<'_>, interesting: bool) {
-        let peeled = peel(line.bytes);
-        let body = peeled.text.get(peeled.body..).unwrap_or_default();
+        let mut peeled = peel(line.bytes);
         let catalogue = self.catalogue;
         let mut found = if interesting { catalogue.find(&peeled.text) } else { Found::default() };
+        let body = peeled.text.get(peeled.body..).unwrap_or_default();
         if found.start {
             self.start(peeled.time);
         }
         if found.done {
             self.run.done = Some(self.seen);
+        }
+        if found.version {
+            self.run.versions.note(&peeled.text);
         }
         if found.end {
             let place = self.place(line);
@@ -325,14 +347,23 @@ impl Reader<'_> {
         let key = if known { prefix } else { hash(&Vec::<u8>::new()) };
         let mut writer = self.writers.remove(&key).unwrap_or_default();
         let source = writer.blocks.is_source(body);
-        let part = writer.blocks.read(body);
+        let mut part = writer.blocks.read(body);
+        self.note_table(&mut writer, body);
+        if let Part::Exception(exception) = &mut part
+            && let Some(expression) = failed_assertion(exception, &writer.blocks)
+        {
+            peeled = peeled.with_words(&expression);
+            found.rows.extend(catalogue.find(&peeled.text).rows);
+            found.rows.sort_unstable();
+            found.rows.dedup();
+            exception.message = expression;
+        }
         let elsewhere =
             |row: &Row| !row.raised_in.is_empty() && !writer.blocks.is_raised_in(&row.raised_in);
         found.rows.retain(|index| !catalogue.row(*index).is_some_and(elsewhere));
         if part != Part::Other {
             self.near_a_block = self.seen + NEAR_A_BLOCK;
         }
-        self.note_table(&mut writer, body);
         // Source lines in a traceback hold messages that were not printed.
         let quoted = part == Part::Inside || source;
         if !quoted {
@@ -412,6 +443,15 @@ impl Reader<'_> {
         if !exception.chained {
             let mut rows = rows.iter().filter_map(|index| self.catalogue.row(*index));
             writer.explained = rows.any(|row| row.role == Role::Root);
+            writer.chain = None;
+        }
+        // The traceback of the first exception begins where it was caught, those after it further out.
+        if let Some(first) = writer.chain.and_then(|key| self.run.get_mut(key))
+            && first.frame.is_none()
+            && let Some(own) = writer.blocks.own_frame()
+        {
+            first.frame = Some(own.clone());
+            first.package = None;
         }
         let Some((index, row)) = self.catalogue.user_exception() else { return };
         if !rows.is_empty() || writer.explained || writer.blocks.is_ignored() {
@@ -422,11 +462,10 @@ impl Reader<'_> {
         if kind == "Exception" && message.is_empty() {
             return;
         }
-        let captures =
-            vec![("type".to_owned(), kind.clone()), ("message".to_owned(), message.clone())];
+        let captures = captures(kind, message);
         let new = Evidence { captures, ..self.evidence(writer, peeled, line, (index, row)) };
         let key = key(index, new.rank, &new.text);
-        self.run.add(key, new);
+        writer.chain = self.run.add(key, new);
         writer.explained = true;
     }
 
@@ -440,7 +479,7 @@ impl Reader<'_> {
         }
         let new = self.evidence(writer, peeled, line, (index, row));
         let key = key(index, new.rank, &new.text);
-        let captures = vec![("type".to_owned(), kind), ("message".to_owned(), message)];
+        let captures = captures(&kind, &message);
         self.run.add(key, Evidence { captures, alone: true, stated: false, ..new });
     }
 
@@ -489,6 +528,7 @@ impl Reader<'_> {
             node: self.origin.node.clone().or_else(|| peeled.node.clone().map(Node::Name)),
             text: shown(&peeled.text),
             frame: writer.blocks.own_frame().cloned(),
+            package: writer.blocks.package().cloned(),
             last_seen: self.seen,
             time: self.arrived.or(peeled.time).or_else(|| time_of(&self.dated)),
             until: self.arrived.or(peeled.time),

@@ -10,15 +10,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::advice::advice;
 use super::candidates::{Candidate, Enough, Known, Recorded, Strength, candidates, is_raised};
 use super::catalogue::Catalogue;
 use super::evidence::{Evidence, Frame, Node};
-use super::rows::{Role, RowIndex, Stream, filled};
+use super::rows::{Role, RowIndex, Stream, USER_EXCEPTION, filled};
 use super::run::Ended;
 use super::scan::Scanned;
+use super::versions::Versions;
+use text::lang::Text;
 use text::order::{InOrder, Ordered};
 use text::rank::GlobalRank;
-use verdict::{AlsoFailed, Confidence, Victims, Why};
+use text::text;
+use verdict::{AlsoFailed, Confidence, Owner, Retry, Victims, Why};
 
 /// The cause of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,8 +75,10 @@ fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
     let evidence = || runs.iter().flat_map(|run| &run.evidence);
     let failed = evidence().any(|one| one.fate.failure);
     let done = runs.iter().any(|run| run.done);
+    let mut versions = Versions::default();
+    runs.iter().for_each(|run| versions.add(&run.versions));
     let of_all = |enough: Enough| -> Vec<Vec<Candidate<'_>>> {
-        let of_runs = runs.iter().map(|run| candidates(catalogue, run, enough));
+        let of_runs = runs.iter().map(|run| candidates(catalogue, run, enough, &versions));
         of_runs.filter(|of| !of.is_empty()).collect()
     };
     let enough = match failed || known.has_failed || !of_all(Enough::Stated).is_empty() {
@@ -99,12 +105,15 @@ fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
     let chosen = from_hardware(&candidates, told);
     let others: Vec<Candidate<'_>> = candidates.iter().flatten().copied().collect();
     let own = catalogue.is_own(chosen.evidence.row);
-    let confidence = confidence(&chosen, own, &others, &findings);
+    let mut confidence = confidence(&chosen, own, &others, &findings);
+    if !versions.confirm(chosen.row) {
+        confidence = confidence.min(Confidence::Likely);
+    }
     let frame = chosen.evidence.frame.as_ref().or(told.evidence.frame.as_ref());
-    let mut cause = cause(&chosen, confidence, chosen.run.blamed, frame, &findings);
+    let mut cause = cause(&chosen, confidence, chosen.run.blamed, frame, &findings, &versions);
     let of_other = |other: &Candidate<'_>| {
         let frame = other.evidence.frame.as_ref();
-        self::cause(other, Confidence::Likely, None, frame, &findings)
+        self::cause(other, Confidence::Likely, None, frame, &findings, &versions)
     };
     let also: Vec<Cause> = independent(&chosen, &others).iter().map(of_other).collect();
     cause.why.victims = victims(catalogue, &cause, &findings);
@@ -130,7 +139,8 @@ fn choose<'a>(logs: &[Vec<Candidate<'a>>], failed: &[GlobalRank]) -> Option<Cand
     let winner = |log: &Vec<Candidate<'a>>| earliest(log).map(|one| announced(log, one));
     let winners: Vec<Candidate<'a>> = logs.iter().filter_map(winner).collect();
     if let Some(winners) = in_time(&winners) {
-        return earliest(&winners);
+        // A warning is among the winners only if it led to another root.
+        return earliest(&winners).or_else(|| winners.first().copied());
     }
     if !failed.is_empty() {
         let place = |one: &Candidate<'_>| {
@@ -278,6 +288,7 @@ fn cause(
     blamed: Option<GlobalRank>,
     frame: Option<&Frame>,
     findings: &[Evidence],
+    versions: &Versions,
 ) -> Cause {
     let Candidate { evidence, row, strength, .. } = *chosen;
     let missing = stragglers(evidence, findings);
@@ -286,11 +297,14 @@ fn cause(
         [only] => Some(*only),
         _ => evidence.rank.or(blamed),
     };
-    let [text, remedy] = [&row.cause, &row.remedy].map(|text| filled(text, &evidence.captures));
+    let told = Told::of(&chosen.row.id, evidence, frame, versions);
+    let captures = with_exception(&evidence.captures);
+    let text = filled(told.cause.as_ref().unwrap_or(&row.cause), &captures);
+    let remedy = told.remedy.unwrap_or_else(|| filled(&row.remedy, &captures));
     let why = Why {
         confidence,
-        owner: row.owner,
-        retry: row.retry,
+        owner: told.owner.unwrap_or(row.owner),
+        retry: told.retry.unwrap_or(row.retry),
         rank: rank.map(|rank| rank.0),
         frame: frame.map(Frame::with_function),
         line: evidence.first.line,
@@ -300,6 +314,70 @@ fn cause(
     };
     let (node, frame) = (evidence.node.clone(), frame.cloned());
     Cause { row: evidence.row, node, frame, evidence: evidence.clone(), why }
+}
+
+/// The matched words, with those of an exception as Python prints it.
+fn with_exception(captures: &[(String, String)]) -> Vec<(String, String)> {
+    let value = |wanted: &str| {
+        captures.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str())
+    };
+    let exception = match (value("type"), value("message")) {
+        (Some(kind), None | Some("")) => Some(kind.to_owned()),
+        (Some(kind), Some(message)) => Some(format!("{kind}: {message}")),
+        (None, _) => None,
+    };
+    let exception = exception.map(|words| ("exception".to_owned(), words));
+    captures.iter().cloned().chain(exception).collect()
+}
+
+/// What an exception without a row tells about itself, in place of the words of the row for all of them.
+#[derive(Debug, Default)]
+struct Told {
+    cause: Option<Text>,
+    remedy: Option<Text>,
+    owner: Option<Owner>,
+    retry: Option<Retry>,
+}
+
+/// Whether the type of an exception says that a peer or the network did not answer.
+fn passes(evidence: &Evidence) -> bool {
+    let kind = evidence.captures.iter().find(|(name, _)| name == "type");
+    kind.is_some_and(|(_, kind)| ["Timeout", "Connect"].iter().any(|word| kind.contains(word)))
+}
+
+impl Told {
+    fn of(id: &str, evidence: &Evidence, frame: Option<&Frame>, versions: &Versions) -> Told {
+        if id != USER_EXCEPTION {
+            return Told::default();
+        }
+        let message = evidence.captures.iter().find(|(name, _)| name == "message");
+        let advice = message.and_then(|(_, message)| advice(message));
+        let package = evidence.package.as_ref().filter(|_| frame.is_none()).map(|package| {
+            let name = package.to_string();
+            versions.of(&name).map_or(name.clone(), |version| format!("{name} {version}"))
+        });
+        let general = package.as_ref().map(|package| {
+            text!(
+                "Look for this message in the issues of {package}, and compare its version with what it requires (torch, CUDA, driver); the same start will fail again.",
+                "请在 {package} 的 issue 中查找该报错，并核对其版本与所要求的 torch、CUDA 和驱动；以相同方式启动会再次失败。"
+            )
+        });
+        let advised = advice.map(|advice| {
+            text!("The message itself says: {advice}", "报错本身给出：{advice}")
+        });
+        let cause = package.as_ref().map(|package| {
+            text!(
+                "{package} raised {{exception}}; no frame of the program's own code is in the traceback.",
+                "{package} 抛出 {{exception}}；堆栈中没有程序自己的代码。"
+            )
+        });
+        Told {
+            cause,
+            remedy: advised.or(general),
+            retry: package.as_ref().filter(|_| passes(evidence)).map(|_| Retry::SameNodes),
+            owner: package.map(|_| Owner::Image),
+        }
+    }
 }
 
 /// Roots of other ranks that the chosen root does not explain, each row once.

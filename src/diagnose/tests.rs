@@ -4,6 +4,7 @@ mod any_bytes;
 mod choice;
 mod excerpts;
 mod own_rows;
+mod pasted;
 mod survival;
 mod tracebacks;
 mod writers;

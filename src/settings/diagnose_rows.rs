@@ -47,6 +47,8 @@ pub(super) fn row(document: Document<'_>, section: Entry<'_>) -> Result<Sourced<
         clears: Vec::new(),
         leads_to: Vec::new(),
         raised_in: Vec::new(),
+        versions: Vec::new(),
+        waits: false,
         cause: Text::same(""),
         remedy: Text::same(""),
         matches: Vec::new(),
