@@ -63,7 +63,10 @@ mod tests {
             ("", None),
             ("shape mismatch", None),
             ("Try", None),
-            ("expected 3 columns. Use header=None to read it.", Some("Use header=None to read it.")),
+            (
+                "expected 3 columns. Use header=None to read it.",
+                Some("Use header=None to read it."),
+            ),
             (
                 "Free memory is too small. Decrease the utilization or end other processes. Bye",
                 Some("Decrease the utilization or end other processes. Bye"),

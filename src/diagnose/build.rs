@@ -8,6 +8,10 @@ const FOLDER: &str = "catalogue";
 
 /// The files of the folder. Rows of earlier ones win over those of later ones.
 const FILES: &[&str] = &[
+    "start",
+    "transports",
+    "ascend",
+    "serving",
     "cuda",
     "nccl",
     "rendezvous",
@@ -23,6 +27,7 @@ const FILES: &[&str] = &[
     "xid",
     "wrappers",
     "context",
+    "waits",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -77,16 +77,15 @@ pub(super) fn candidates<'a>(
             return None;
         }
         // A running job waits for much that comes.
-        if !versions.allow(row) || row.waits && (enough == Enough::Stated || !evidence.fate.at_end) {
+        if !versions.allow(row) || row.waits && (enough == Enough::Stated || !evidence.fate.at_end)
+        {
             return None;
         }
         let told = row.stream.is_record() || row.stream == Stream::Event;
         let is_enough = match enough {
             Enough::Told => true,
             Enough::Stated => told || evidence.stated || row.weak || row.first_only,
-            Enough::LastWord => {
-                evidence.fate.at_end && (row.waits || is_complaint(&evidence.text))
-            }
+            Enough::LastWord => evidence.fate.at_end && (row.waits || is_complaint(&evidence.text)),
         };
         if !is_enough {
             return None;

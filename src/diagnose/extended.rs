@@ -111,7 +111,10 @@ impl Catalogue {
         }
         for range in row.versions.iter().filter(|range| !range.is_sound()) {
             let problem = text!("is no range of versions", "不是版本范围");
-            let hint = text!("for example from = \"2.19\", below = \"2.20\"", "例如 from = \"2.19\", below = \"2.20\"");
+            let hint = text!(
+                "for example from = \"2.19\", below = \"2.20\"",
+                "例如 from = \"2.19\", below = \"2.20\""
+            );
             flaws.push(flaw(row, "versions", &range.component, problem, hint));
         }
         for (key, ids) in [("clears", &row.clears), ("leads_to", &row.leads_to)] {

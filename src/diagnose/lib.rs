@@ -18,6 +18,7 @@ mod blocks;
 mod candidates;
 mod catalogue;
 mod evidence;
+mod excerpt;
 mod extended;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fuzz;

@@ -20,7 +20,18 @@ const ENTITIES: &[(&[u8], &[u8])] = &[
 
 /// The tags of HTML around lines of code.
 const TAGS: &[&str] = &[
-    "pre", "code", "p", "br", "br/", "br /", "div", "span", "blockquote", "details", "summary", "samp",
+    "pre",
+    "code",
+    "p",
+    "br",
+    "br/",
+    "br /",
+    "div",
+    "span",
+    "blockquote",
+    "details",
+    "summary",
+    "samp",
 ];
 
 /// A line without the marks of quotes, of Markdown and of HTML around it.
@@ -64,12 +75,22 @@ fn decoded(line: &[u8]) -> Cow<'_, [u8]> {
 /// Each mark may stand within another.
 fn without_marks(mut line: &[u8]) -> &[u8] {
     loop {
-        let rest = without_end(without_start(line));
+        let rest = without_end(without_start(within_marks(line)));
         if rest.len() == line.len() {
             return line;
         }
         line = rest;
     }
+}
+
+/// A line that is a piece of code or in bold as a whole. Quoted words have their marks within the line.
+fn within_marks(line: &[u8]) -> &[u8] {
+    let bare = line.trim_ascii();
+    let within = [&b"**"[..], b"`"].into_iter().find_map(|mark| {
+        let within = bare.strip_prefix(mark)?.strip_suffix(mark)?;
+        memchr::memmem::find(within, mark).is_none().then_some(within)
+    });
+    within.filter(|within| !within.starts_with(b"*") && !within.is_empty()).unwrap_or(line)
 }
 
 fn without_start(line: &[u8]) -> &[u8] {
@@ -79,13 +100,6 @@ fn without_start(line: &[u8]) -> &[u8] {
     }
     if let Some(rest) = bare.strip_prefix(b"```") {
         return rest;
-    }
-    for mark in [&b"**"[..], b"`"] {
-        // A list or a bar of stars is no mark.
-        let rest = bare.strip_prefix(mark).filter(|rest| !rest.starts_with(b"*"));
-        if let Some(rest) = rest.filter(|rest| !rest.starts_with(b" ")) {
-            return rest;
-        }
     }
     let tag = bare.strip_prefix(b"<").and_then(|rest| {
         let end = memchr(b'>', rest)?;
@@ -97,12 +111,8 @@ fn without_start(line: &[u8]) -> &[u8] {
 
 fn without_end(line: &[u8]) -> &[u8] {
     let bare = line.trim_ascii_end();
-    for mark in [&b"```"[..], b"**", b"`"] {
-        // A quoted word has its other mark within the line.
-        let rest = bare.strip_suffix(mark).filter(|rest| memchr(mark[0], rest).is_none());
-        if let Some(rest) = rest {
-            return rest;
-        }
+    if let Some(rest) = bare.strip_suffix(b"```") {
+        return rest;
     }
     let tag = bare.strip_suffix(b">").and_then(|rest| {
         let start = memchr::memrchr(b'<', rest)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::blocks::{Blocks, Exception, Part, is_exception, lone_exception};
 use super::catalogue::{Catalogue, Found};
 use super::evidence::{Evidence, Fate, LONGEST_TEXT, Node, Place, shown, shown_around};
+use super::excerpt::{self, whole_lines};
 use super::lines::{Line, Lines};
 use super::prefixes::{
     DATED_WITHIN, Level, Peeled, Time, inline_rank, is_by_shell, is_error, is_progress,
@@ -105,6 +106,8 @@ pub struct LogScan<'c> {
     reader: Reader<'c>,
     tail: Vec<u8>,
     bytes: u64,
+    /// The whole log while it may be an excerpt that somebody pasted.
+    excerpt: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Clone)]
@@ -136,27 +139,12 @@ struct Reader<'c> {
 impl<'c> LogScan<'c> {
     /// `log`: number of the log among the logs of one diagnosis.
     pub fn new(catalogue: &'c Catalogue, log: usize, origin: Origin) -> LogScan<'c> {
-        let reader = Reader {
-            catalogue,
-            log,
-            arrived: None,
-            record: None,
-            origin,
-            writers: HashMap::new(),
-            run: Run::new(log),
-            beside: Vec::new(),
-            earlier: None,
-            untold: false,
-            seen: 0,
-            near_a_block: 0,
-            last_progress: 0,
-            dated: Vec::new(),
-        };
         LogScan {
             streams: BTreeMap::from([(log, Lines::new())]),
-            reader,
+            reader: Reader::new(catalogue, log, origin),
             tail: Vec::new(),
             bytes: 0,
+            excerpt: Some(Vec::new()),
         }
     }
 
@@ -169,6 +157,7 @@ impl<'c> LogScan<'c> {
     /// `arrived`: time since a moment that all logs share.
     pub fn feed_live(&mut self, log: usize, arrived: Duration, bytes: &[u8]) {
         self.reader.arrived = Some(time(arrived));
+        self.excerpt = None;
         self.feed_stream(log, bytes);
     }
 
@@ -177,6 +166,7 @@ impl<'c> LogScan<'c> {
     pub fn feed_record(&mut self, log: usize, line: u64, arrived: Option<Duration>, text: &str) {
         self.reader.arrived = arrived.map(time);
         self.reader.record = Some(line);
+        self.excerpt = None;
         self.feed_stream(log, text.as_bytes());
         self.feed_stream(log, b"\n");
         self.reader.record = None;
@@ -185,6 +175,7 @@ impl<'c> LogScan<'c> {
     /// Skips bytes of a stream that were not kept. `line_feeds` of them end lines.
     pub fn skip(&mut self, log: usize, bytes: u64, line_feeds: u64) {
         self.bytes += bytes;
+        self.excerpt = None;
         let (reader, lines) = self.stream(log);
         lines.skip(bytes, line_feeds, |line| reader.line(line));
     }
@@ -198,6 +189,11 @@ impl<'c> LogScan<'c> {
         self.bytes += bytes.len() as u64;
         let (reader, lines) = self.stream(log);
         lines.feed(bytes, |line| reader.line(line));
+        self.excerpt =
+            self.excerpt.take().filter(|kept| kept.len() + bytes.len() <= excerpt::LONGEST);
+        if let Some(excerpt) = &mut self.excerpt {
+            excerpt.extend_from_slice(bytes);
+        }
         self.tail.extend_from_slice(bytes.get(bytes.len().saturating_sub(TAIL)..).unwrap_or(bytes));
         self.tail.drain(..self.tail.len().saturating_sub(TAIL));
     }
@@ -207,6 +203,12 @@ impl<'c> LogScan<'c> {
         for (log, lines) in &mut self.streams {
             reader.log = *log;
             lines.finish(|line| reader.line(line));
+        }
+        if let Some(whole) =
+            self.excerpt.take().and_then(|text| whole_lines(reader.catalogue, &text))
+        {
+            *reader = Reader::new(reader.catalogue, reader.log, std::mem::take(&mut reader.origin));
+            whole.iter().for_each(|line| reader.line(line.line()));
         }
         let lines = self.streams.values().map(|lines| lines.count(&self.tail)).sum();
         let Reader { run, beside, earlier, untold, origin, seen, catalogue, .. } = self.reader;
@@ -247,6 +249,27 @@ fn failed_assertion(exception: &Exception, blocks: &Blocks) -> Option<String> {
 /// A moment of a running process.
 fn time(arrived: Duration) -> Time {
     Time { utc: true, nanoseconds: u64::try_from(arrived.as_nanos()).unwrap_or(u64::MAX) }
+}
+
+impl<'c> Reader<'c> {
+    fn new(catalogue: &'c Catalogue, log: usize, origin: Origin) -> Reader<'c> {
+        Reader {
+            catalogue,
+            log,
+            arrived: None,
+            record: None,
+            origin,
+            writers: HashMap::new(),
+            run: Run::new(log),
+            beside: Vec::new(),
+            earlier: None,
+            untold: false,
+            seen: 0,
+            near_a_block: 0,
+            last_progress: 0,
+            dated: Vec::new(),
+        }
+    }
 }
 
 impl Reader<'_> {

