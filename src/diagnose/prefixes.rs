@@ -377,6 +377,15 @@ pub(super) fn inline_rank(text: &[u8]) -> Option<u32> {
     std::str::from_utf8(digits.as_bytes()).ok()?.parse().ok()
 }
 
+/// The rank that a line names as the other end.
+pub(super) fn peer_rank(text: &[u8]) -> Option<u32> {
+    static PATTERN: Pattern = Pattern::new(
+        r"(?i)\b(?:peer|remote|by|from|with|on|of|to) (?:peer )?[\[(]?(?:remote |global )?rank[: =]? ?(\d{1,6})\b",
+    );
+    let groups = PATTERN.captures(text)?;
+    std::str::from_utf8(groups.get(1)?.as_bytes()).ok()?.parse().ok()
+}
+
 /// Whether a line reports that the program works: a progress bar, a step, a loss.
 pub fn is_progress(line: &[u8]) -> bool {
     static WORDS: LazyLock<Option<AhoCorasick>> = LazyLock::new(|| {

@@ -55,6 +55,8 @@ pub(super) struct Run {
     pub(super) done: Option<u64>,
     /// The rank that the launcher names as the first that failed.
     pub(super) blamed: Option<GlobalRank>,
+    /// The first rank that a consequence names as the one that failed before.
+    pub(super) named: Option<GlobalRank>,
     /// The first line in which a launcher says that its job has failed.
     pub(super) ended: Option<Place>,
     pub(super) versions: Versions,
@@ -66,6 +68,8 @@ pub(super) struct Ended {
     /// In the order of the log.
     pub(super) evidence: Vec<Evidence>,
     pub(super) blamed: Option<GlobalRank>,
+    /// The first rank that a consequence names as the one that failed before.
+    pub(super) named: Option<GlobalRank>,
     /// The first line in which a launcher says that its job has failed.
     pub(super) ended: Option<Place>,
     /// The run may be an attempt before the last one.
@@ -256,8 +260,8 @@ impl Run {
         let mut evidence: Vec<Evidence> = fates.into_iter().filter_map(with_fate).collect();
         evidence.order_by_key(|one| (one.first, one.row, one.rank));
         let done = self.done.is_some();
-        let Run { blamed, ended, versions, .. } = self;
-        Ended { evidence, blamed, ended, doubtful: false, done, versions }
+        let Run { blamed, named, ended, versions, .. } = self;
+        Ended { evidence, blamed, named, ended, doubtful: false, done, versions }
     }
 }
 

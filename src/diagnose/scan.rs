@@ -10,7 +10,7 @@ use super::excerpt::{self, whole_lines};
 use super::lines::{Line, Lines};
 use super::prefixes::{
     DATED_WITHIN, Level, Peeled, Time, inline_rank, is_by_shell, is_error, is_progress,
-    is_variable, may_be_dated, object, parts, peel, terminates, time_of, writer,
+    is_variable, may_be_dated, object, parts, peel, peer_rank, terminates, time_of, writer,
 };
 use super::quoted::unquoted;
 use super::rows::{ENDED_BY_SIGNAL, Role, Row, RowIndex, Stream};
@@ -442,6 +442,9 @@ impl Reader<'_> {
             } else {
                 Vec::new()
             };
+            if row.role == Role::Cascade && self.run.named.is_none() {
+                self.run.named = peer_rank(&peeled.text).map(GlobalRank);
+            }
             let text = shown_around(&peeled.text, found.at);
             let new = self.evidence(writer, peeled, line, (*index, row));
             let new = Evidence { text, captures, ..new };

@@ -44,6 +44,9 @@ pub struct Diagnosis {
     pub cause: Option<Cause>,
     /// Causes that do not depend on the first one.
     pub also: Vec<Cause>,
+    /// What would decide more: the output of a rank that failed, or a line that a consequence speaks of. None: the cause
+    /// is known, or nothing failed.
+    pub needed: Option<Text>,
     /// Whether any line shows a failure.
     pub failed: bool,
     /// Whether any line shows that the job ended well. Lines without a known meaning show neither.
@@ -99,8 +102,10 @@ fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
         _ => chosen.or_else(warning),
     };
     let findings: Vec<Evidence> = evidence().cloned().collect();
+    let needed = needed(catalogue, &runs, chosen.as_ref(), &findings).filter(|_| failed);
     let Some(told) = chosen else {
-        return Diagnosis { failed, done: done && !failed, findings, ..Diagnosis::default() };
+        let done = done && !failed;
+        return Diagnosis { needed, failed, done, findings, ..Diagnosis::default() };
     };
     let chosen = from_hardware(&candidates, told);
     let others: Vec<Candidate<'_>> = candidates.iter().flatten().copied().collect();
@@ -119,7 +124,41 @@ fn chosen(catalogue: &Catalogue, logs: &[Scanned], known: &Known) -> Diagnosis {
     cause.why.victims = victims(catalogue, &cause, &findings);
     let named = |Why { id, text, rank, .. }: Why| AlsoFailed { id, text, rank };
     cause.why.also = also.iter().map(|other| named(other.why.clone())).collect();
-    Diagnosis { cause: Some(cause), also, failed: true, done: false, findings }
+    Diagnosis { cause: Some(cause), also, needed, failed: true, done: false, findings }
+}
+
+/// What would decide more. A rank that failed first, and whose own error is not here, knows more than others.
+fn needed(
+    catalogue: &Catalogue,
+    runs: &[&Ended],
+    chosen: Option<&Candidate<'_>>,
+    findings: &[Evidence],
+) -> Option<Text> {
+    let is_root = |one: &Evidence| {
+        let row = catalogue.row(one.row);
+        row.is_some_and(|row| row.role == Role::Root && !row.stream.is_record())
+    };
+    let said = |rank: GlobalRank| findings.iter().any(|one| one.rank == Some(rank) && is_root(one));
+    let blamed = runs.iter().filter_map(|run| run.blamed);
+    let named = runs.iter().filter_map(|run| run.named);
+    let silent = blamed.chain(named).find(|rank| !said(*rank));
+    let decided = chosen.is_some_and(|one| {
+        one.strength == Strength::Strong
+            || one.strength == Strength::Weak && !one.row.stream.is_record()
+            || one.evidence.rank.is_some() && one.evidence.rank == silent
+    });
+    // A line without a rank may be that of any rank.
+    let of_any = chosen.is_some_and(|one| one.evidence.rank.is_none() && is_root(one.evidence));
+    if let Some(GlobalRank(rank)) = silent.filter(|_| !decided && !of_any) {
+        return Some(text!(
+            "the first error of rank {rank}: the logs name it as failed, and its own error is not in them",
+            "rank {rank} 的第一个错误：日志指出它已失败，但没有它自己的报错"
+        ));
+    }
+    let is_cascade =
+        |one: &&Evidence| catalogue.row(one.row).is_some_and(|row| row.role == Role::Cascade);
+    let first = findings.iter().find(is_cascade).filter(|_| chosen.is_none())?;
+    Some(catalogue.row(first.row)?.remedy.clone())
 }
 
 /// The root that was the cause while the ranks ran, when the order of all lines was known.

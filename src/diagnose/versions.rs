@@ -16,6 +16,8 @@ pub(super) const TELLING: &[&str] = &[
     "vllm==",
     "transformers==",
     "deepspeed==",
+    "datasets==",
+    "nccl-cu12==",
     "engine (v",
     "aws-ofi-nccl ",
 ];

@@ -165,6 +165,9 @@ impl<'a> View<'a> {
             }
             None => out.unknown(),
         }
+        if let Some(needed) = &self.diagnosis.needed {
+            out.line(&text!("more", "还需"), needed.get(lang));
+        }
         out.reading();
         out.out
     }
@@ -228,6 +231,7 @@ impl<'a> View<'a> {
             "also": diagnosis.also.iter().map(|cause| self.cause_json(cause, lang)).collect::<Vec<_>>(),
             "victims": victims.collect::<Vec<_>>(),
             "findings": diagnosis.findings.iter().filter_map(|one| self.finding(one)).collect::<Vec<_>>(),
+            "needed": diagnosis.needed.as_ref().map(|needed| needed.get(lang)),
             "last_lines": last_lines,
             "logs": logs,
             "notes": notes,

@@ -124,3 +124,65 @@ fn last_line_of_running_job_is_no_cause() {
     let raised = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n";
     assert_eq!(of_whole(raised).as_deref(), Some("cuda_oom"));
 }
+
+#[test]
+fn silent_rank_that_failed_is_asked_for() {
+    let needed = |log: &str| of(log).needed.map(|needed| needed.en.into_owned());
+    let table = "Root Cause (first observed failure):\n[0]:\n  time      : 2026-02-01_10:00:00\n  host      : n3\n  rank      : 24 (local_rank: 0)\n  exitcode  : 1 (pid: 812)\n";
+    let lost = "[rank3]: RuntimeError: [/build/gloo/transport/tcp/pair.cc:534] Connection closed by peer [rank 24]\n";
+    for log in [format!("{CHILD_FAILED}{table}"), lost.to_owned(), format!("{lost}{table}")] {
+        let needed = needed(&log).expect("a rank");
+        assert!(needed.starts_with("the first error of rank 24"), "{needed}: {log}");
+    }
+    // Its error is here.
+    let raised = "[rank24]: Traceback (most recent call last):\n[rank24]:   File \"/work/fit.py\", line 3, in <module>\n[rank24]: KeyError: 'x'\n";
+    assert_eq!(needed(&format!("{raised}{table}")), None);
+    // A line that consequences speak of.
+    let unhandled = "torch.distributed.DistBackendError: NCCL error in: x.hpp:268, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n";
+    assert!(needed(unhandled).is_some_and(|needed| needed.contains("NCCL WARN")));
+    assert_eq!(needed("step 3 loss 0.5\n"), None);
+}
+
+#[test]
+fn log_that_ends_while_it_waits_names_what_it_waits_for() {
+    let retry = "[W105 01:00:00.000000000 TCPStore.cpp:343] [c10d] TCP client failed to connect/validate to host n0:29400 - retrying (try=1, timeout=900000ms, delay=1041ms): Connection refused\n";
+    let worked = (0..5).map(|step| format!("step {step} loss 0.5\n")).collect::<String>();
+    let diagnosis = of(&format!("[rank1]: starting\n{retry}"));
+    assert_eq!(id(&diagnosis), "waits_for_master");
+    assert_eq!(diagnosis.cause.expect("a cause").why.confidence, Confidence::Likely);
+    assert_eq!(named(&format!("{retry}{worked}")), "none");
+    assert_eq!(named(&format!("{retry}{}", "a line\n".repeat(30))), "none");
+    // A job that still runs waits for much that comes.
+    let logs = [scanned(0, Origin::default(), retry.as_bytes())];
+    assert_eq!(diagnose_whole(catalogue(), &logs, false).cause, None);
+    // What failed wins over what waited.
+    let oom = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n";
+    assert_eq!(named(&format!("{oom}{retry}")), "cuda_oom");
+    let never = crate::catalogue().rows().iter().filter(|row| row.waits);
+    assert!(never.map(|row| row.role).all(|role| role == crate::Role::Root));
+}
+
+#[test]
+fn versions_of_the_log_decide_on_rows_with_a_range() {
+    let found = |version: &str, log: &str| {
+        let diagnosis = of(&format!("{version}{log}"));
+        let confidence = diagnosis.cause.as_ref().map(|cause| cause.why.confidence);
+        (id(&diagnosis).to_owned(), confidence)
+    };
+    let crossed = "n1:41:52 [5] NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_1:1, curr state INIT, next state RTR, local GID index 3, local GID ::ffff:10.0.10.11, remote GID ::ffff:10.0.110.12\n";
+    for (version, expected) in [
+        ("", "ib_rail"),
+        ("NCCL version 2.27.5+cuda12.9\n", "ib_rail"),
+        ("NCCL version 2.29.2+cuda12.9\n", "ib_qp_gid"),
+        // Two versions leave it open.
+        ("NCCL version 2.27.5+cuda12.9\nNCCL version 2.29.2+cuda12.9\n", "ib_rail"),
+    ] {
+        assert_eq!(found(version, crossed), (expected.to_owned(), Some(Confidence::Likely)));
+    }
+    let raised = "Traceback (most recent call last):\n  File \"/work/fit.py\", line 3, in <module>\n    load()\nRuntimeError: Dataset scripts are no longer supported, but found acme.py\n";
+    for (version, confidence) in
+        [("", Confidence::Likely), ("datasets==4.0.0\n", Confidence::Certain)]
+    {
+        assert_eq!(found(version, raised), ("dataset_script".to_owned(), Some(confidence)));
+    }
+}

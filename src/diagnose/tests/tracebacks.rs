@@ -1,7 +1,9 @@
 //! Tracebacks in the forms in which they are printed.
 
+use proptest::prelude::*;
+
 use super::{id, of};
-use verdict::Confidence;
+use verdict::{Confidence, Owner};
 
 fn cause_and_frame(log: &str) -> (String, Option<String>) {
     let diagnosis = of(log);
@@ -219,4 +221,80 @@ fn an_exhausted_iterator_is_an_exception_without_words() {
     let (cause, frame) = cause_and_frame(traceback);
     assert_eq!((cause.as_str(), frame.as_deref()), ("user_exception", Some("train.py:9 <module>")));
     assert_eq!(cause_and_frame("StopIteration\n").0, "none");
+}
+
+/// A traceback with these files as its frames, outermost first.
+fn traceback(paths: &[&str], raised: &str) -> String {
+    let frames =
+        paths.iter().map(|path| format!("  File \"{path}\", line 7, in work\n    work()\n"));
+    format!("Traceback (most recent call last):\n{}{raised}\n", frames.collect::<String>())
+}
+
+const OWN: &[&str] = &["/work/train.py", "/home/me/bin/fit.py", "model.py", "/srv/rl/trainer.py"];
+const FOREIGN: &[&str] = &[
+    "/opt/env/lib/python3.11/site-packages/transformers/trainer.py",
+    "/usr/lib/python3/dist-packages/acme/run.py",
+    "/usr/lib/python3.12/runpy.py",
+    "<frozen importlib._bootstrap>",
+    "/opt/env/bin/torchrun",
+    "/opt/env/lib/python3.11/site-packages/torch/nn/modules/module.py",
+];
+
+proptest! {
+    /// Whose exception it is follows from the frames, in any order and in any exception of a chain.
+    #[test]
+    fn code_is_at_fault_only_if_it_has_a_frame(
+        own in prop::collection::vec(prop::sample::select(OWN), 0..3),
+        foreign in prop::collection::vec(prop::sample::select(FOREIGN), 1..5),
+        chained in prop::collection::vec(prop::sample::select([OWN, FOREIGN].concat()), 0..3),
+        seed in any::<u64>(),
+        prefix in prop::sample::select(&["", "[rank3]: ", "> "][..]),
+    ) {
+        let mut frames: Vec<&str> = own.iter().chain(&foreign).copied().collect();
+        let places = frames.len();
+        frames.rotate_left(usize::try_from(seed % 7).expect("small") % places);
+        let mut log = traceback(&frames, "AcmeError: it did not work");
+        if !chained.is_empty() {
+            log += "\nDuring handling of the above exception, another exception occurred:\n\n";
+            log += &traceback(&chained, "OtherError: neither did this");
+        }
+        let log: String = log.lines().map(|line| format!("{prefix}{line}\n")).collect();
+        let has_own = frames.iter().chain(&chained).any(|path| OWN.contains(path));
+        let why = of(&log).cause.expect("a cause").why;
+        prop_assert_eq!(&*why.id, "user_exception");
+        prop_assert_eq!(why.owner == Owner::Code, has_own, "{}", log);
+        prop_assert_eq!(why.frame.is_some(), has_own);
+    }
+}
+
+#[test]
+fn library_is_named_with_its_version() {
+    let raised = traceback(&FOREIGN[..1], "AcmeError: it did not work");
+    let why = of(&raised).cause.expect("a cause").why;
+    assert!(why.text.en.starts_with("transformers raised AcmeError: it did"), "{}", why.text.en);
+    let why = of(&format!("transformers==4.44.2\n{raised}")).cause.expect("a cause").why;
+    assert!(why.text.en.starts_with("transformers 4.44.2 raised"), "{}", why.text.en);
+    assert!(why.remedy.en.contains("transformers 4.44.2"), "{}", why.remedy.en);
+}
+
+#[test]
+fn bare_assertion_shows_its_expression() {
+    let bare = |source: &str| {
+        let log = format!(
+            "Traceback (most recent call last):\n  File \"/work/fit.py\", line 7, in work\n    {source}\n    ^^^^^^\nAssertionError\n"
+        );
+        of(&log).cause.expect("a cause").why
+    };
+    let why = bare("assert batch.ndim == 4");
+    assert!(why.text.en.contains("AssertionError: assert batch.ndim == 4"), "{}", why.text.en);
+    assert_eq!(bare("check(batch)").text.en, "The program raised AssertionError");
+    let why = bare("assert FLASH_ATTN_2_AVAILABLE");
+    assert_eq!((&*why.id, why.owner), ("package_unavailable", Owner::Image));
+}
+
+#[test]
+fn advice_of_a_message_is_believed() {
+    let log = traceback(OWN, "AcmeError: the table is full. Decrease max_rows or add a shard.");
+    let why = of(&log).cause.expect("a cause").why;
+    assert!(why.remedy.en.contains("Decrease max_rows or add a shard."), "{}", why.remedy.en);
 }
