@@ -7,9 +7,9 @@
 //! read. A line without a row is never a cause by itself, whatever words it holds. An exception without a row is a
 //! cause (`user_exception`) if nothing shows that it was caught or survived.
 //!
-//! Path of a byte: `lines` (whole lines) → `catalogue` (rows whose fragment is in the line) → `prefixes` (the writer,
-//! the time) → `blocks` (tracebacks) → `scan` (evidence) → `run` (evidence that was survived) → `candidates`
-//! (possible causes) → `select` (the cause).
+//! Path of a byte: `lines` (whole lines) → `quoted` (without the marks of quotes) → `catalogue` (rows whose fragment is
+//! in the line) → `prefixes` (the writer, the time) → `blocks` (tracebacks) → `scan` (evidence) → `run` (evidence that was survived) → `candidates`
+//! (possible causes) → `select` (the cause). A short log goes through `excerpt` first, which joins wrapped lines.
 
 #![deny(unsafe_code)]
 

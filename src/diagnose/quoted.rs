@@ -126,9 +126,9 @@ fn without_end(line: &[u8]) -> &[u8] {
 fn is_tag(words: &[u8]) -> bool {
     let words = words.strip_prefix(b"/").unwrap_or(words);
     let name = words.split(|byte| *byte == b' ').next().unwrap_or_default();
-    let is = |tag: &&str| words.eq_ignore_ascii_case(tag.as_bytes());
+    let is = |tag: &str| words.eq_ignore_ascii_case(tag.as_bytes());
     TAGS.iter().any(|tag| {
-        is(&tag) || name.eq_ignore_ascii_case(tag.as_bytes()) && memchr(b'=', words).is_some()
+        is(tag) || name.eq_ignore_ascii_case(tag.as_bytes()) && memchr(b'=', words).is_some()
     })
 }
 

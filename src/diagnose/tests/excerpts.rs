@@ -158,7 +158,7 @@ fn log_that_ends_while_it_waits_names_what_it_waits_for() {
     // What failed wins over what waited.
     let oom = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n";
     assert_eq!(named(&format!("{oom}{retry}")), "cuda_oom");
-    let never = crate::catalogue().rows().iter().filter(|row| row.waits);
+    let never = catalogue().rows().iter().filter(|row| row.waits);
     assert!(never.map(|row| row.role).all(|role| role == crate::Role::Root));
 }
 
