@@ -41,9 +41,8 @@ pub use catalogue::{Catalogue, catalogue};
 pub use evidence::{Evidence, Frame, Node};
 pub use extended::RowFlaw;
 pub use prefixes::is_progress;
-pub use rows::{Domain, GIVEN_UP, Role, Row, Stream, filled};
+pub use rows::{Domain, GIVEN_UP, Range, Role, Row, Stream, filled};
 pub use scan::{LogScan, Origin, Scanned};
 #[cfg(any(test, feature = "fixtures"))]
 pub use select::diagnose;
 pub use select::{Cause, Diagnosis, diagnose_knowing, diagnose_whole};
-pub use versions::Range;

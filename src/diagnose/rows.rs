@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::versions::Range;
 use text::lang::Text;
 use verdict::{Owner, Retry};
 
@@ -121,6 +120,20 @@ pub struct Row {
     /// Lines that look similar and do not belong to this row, for tests.
     #[serde(default)]
     pub differs: Vec<String>,
+}
+
+/// The versions of a component in which a failure occurs.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Range {
+    /// The name in lower case: `nccl`, `torch`.
+    pub component: String,
+    /// The first version; none: all before `below`.
+    #[serde(default)]
+    pub from: Option<String>,
+    /// The first version in which the failure no longer occurs.
+    #[serde(default)]
+    pub below: Option<String>,
 }
 
 /// A row, by its place in the catalogue.

@@ -3,10 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 use super::lines::{Pattern, kept};
-use super::rows::Row;
+use super::rows::{Range, Row};
 
 /// Fragments of the lines that may tell a version.
 pub(super) const TELLING: &[&str] = &[
@@ -51,20 +49,6 @@ impl fmt::Display for Version {
         let parts: Vec<String> = self.numbers.iter().map(u32::to_string).collect();
         out.write_str(&parts.join("."))
     }
-}
-
-/// The versions of a component in which a failure occurs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Range {
-    /// The name in lower case: `nccl`, `torch`.
-    pub component: String,
-    /// The first version; none: all before `below`.
-    #[serde(default)]
-    pub from: Option<String>,
-    /// The first version in which the failure no longer occurs.
-    #[serde(default)]
-    pub below: Option<String>,
 }
 
 impl Range {
