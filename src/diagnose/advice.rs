@@ -12,6 +12,11 @@ static ADVICE: Pattern = Pattern::new(concat!(
     r"if you|if this|to (?:fix|solve|avoid|resolve|disable|enable|use|suppress))\b",
 ));
 
+/// A sentence that says what is required.
+static REQUIRED: Pattern = Pattern::new(
+    r"\b(?:must|should|needs? to|has to|have to) (?:be (?:used|set|enabled|disabled|installed|given|specified)|use|set)\b",
+);
+
 /// Maximum length of the advice that is shown.
 const LONGEST: usize = 240;
 
@@ -21,7 +26,8 @@ pub(super) fn advice(message: &str) -> Option<String> {
     for sentence in sentences(message) {
         let low = sentence.trim().to_ascii_lowercase();
         // The message as a whole is shown already.
-        let is_advice = ADVICE.is_match(low.as_bytes()) && low.split(' ').count() > 2;
+        let says = ADVICE.is_match(low.as_bytes()) || REQUIRED.is_match(low.as_bytes());
+        let is_advice = says && low.split(' ').count() > 2;
         if is_advice {
             let rest = message.get(from..)?.trim();
             let end = rest.char_indices().nth(LONGEST).map_or(rest.len(), |(at, _)| at);
@@ -74,6 +80,10 @@ mod tests {
             ("no token, please log in first", Some("please log in first")),
             ("cannot import x: install y with pip", Some("install y with pip")),
             ("The user is set to run", None),
+            (
+                "With a sharded table, checks must be disabled.",
+                Some("With a sharded table, checks must be disabled."),
+            ),
         ] {
             assert_eq!(advice(message).as_deref(), expected, "{message}");
         }
