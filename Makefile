@@ -37,7 +37,7 @@ JUDGED := $(wildcard $(CURDIR)/../shared/reference/failures/given.jsonl)
 
 DIST := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/dist
 
-.PHONY: build demo test lint docs bench fuzz dist deaths gpu hunt immortal judge judge-checkpoints judge-hangs judge-saves thorough
+.PHONY: build demo test lint docs bench fuzz dist deaths gpu hunt immortal inventory judge judge-checkpoints judge-hangs judge-saves thorough
 
 build: linker
 	$(CARGO) build --release --locked
@@ -52,7 +52,7 @@ demo: linker
 test: $(if $(SUITE),$(SUITE:%=suite-%),suite-main)
 
 # Suites that are asked for often, by their names alone.
-deaths gpu hunt immortal judge judge-checkpoints judge-hangs judge-saves thorough: %: suite-%
+deaths gpu hunt immortal inventory judge judge-checkpoints judge-hangs judge-saves thorough: %: suite-%
 
 suite-main: linker tools
 	PYTHON="$$(tests/python/find.sh torch numpy accelerate)" && \
@@ -153,6 +153,10 @@ suite-immortal: linker
 	PYTHON="$$(tests/python/find.sh torch numpy)" && \
 	RANKLAUNCH_TEST_PYTHON="$$PYTHON" \
 	$(CARGO) test --locked --test hunt job_outlives_its_nodes -- --ignored --nocapture
+
+# How much of what other software can print when it fails the catalogue places, by component.
+suite-inventory: linker
+	$(CARGO) test --locked --package ranklaunch-diagnose inventory -- --nocapture
 
 suite-judge: linker
 	RANKLAUNCH_JUDGE="$${RANKLAUNCH_JUDGE:-$(JUDGED)}" \

@@ -3,6 +3,7 @@
 mod any_bytes;
 mod choice;
 mod excerpts;
+mod inventory;
 mod own_rows;
 mod pasted;
 mod survival;
