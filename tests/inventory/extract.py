@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Extracts what a component can print when it fails, from its public source.
 
-extract.py COMPONENT GIT-DIRECTORY [REF…]   writes COMPONENT.tsv beside this file
+extract.py COMPONENT GIT-DIRECTORY [REF…]   writes COMPONENT.tsv beside this file; for a library, the folder with lib/
 extract.py                                  lists the components
 
 Takes a git directory, bare or not, and reads it with `git show`. A message is what one call of a macro or function
@@ -12,6 +12,8 @@ the test refuses. A table of strings whose source is no program (`Strings`) is r
 """
 
 import ast
+import builtins
+import ctypes
 import re
 import subprocess
 import sys
@@ -47,10 +49,11 @@ class Stream:
 
 @dataclass
 class Strings:
-    """A table: `text`, a pattern with the group `text`, and perhaps `name`, which stands in the column `where`."""
+    """A table: `text`, a pattern with the groups `text` and `name`; `said`, what is printed with them."""
 
     text: str
     how: str
+    said: str = "{text}"
 
 
 @dataclass
@@ -60,6 +63,21 @@ class Python:
     logged: tuple = ("error", "exception", "critical", "fatal", "warning", "warn")
     # Functions beside loggers whose first argument is printed.
     printed: tuple = ()
+    # Functions that make an exception: its type, and its words around the argument.
+    made: dict = field(default_factory=dict)
+
+
+@dataclass
+class Library:
+    """A library that names its own errors: functions from a number to a name and to words."""
+
+    file: str
+    name: str
+    text: str
+    how: str
+    numbers: range = range(1, 1000)
+    # Words that the library has for a number that is none of its errors.
+    none: str = "unrecognized error code"
 
 
 @dataclass
@@ -71,6 +89,8 @@ class Component:
     calls: list
     frames: dict = field(default_factory=dict)
     but: str = r"(^|/)tests?/"
+    # Texts that are only a part of another message.
+    parts: str = r"(?!)"
 
 
 NCCL_FRAME = "node-1:4242:4312 [3] {file}:81 NCCL WARN {text}"
@@ -144,13 +164,25 @@ COMPONENTS = {
             "log FATAL": "[rank3]:[F1130 10:11:12.131 {file}:81] {text}",
             "log WARNING": "[rank3]:[W1130 10:11:12.131 {file}:81] {text}",
         },
+        parts=r"^\[?Rank [{}]+\]?$|^[{}]+\.pipe|^CollectiveFingerPrint|^#[{}]+ \w+ ranks|^- \[|^\[[{}]+\] (started|finished)|^[{}]+\. This may"
+        r"|^WorkNCCL\(|^\[Rank [{}]+ / |^Gradient comm|^\[Rank [{}]+\]: DDP|^Parameters? |^You can set the env|^Successfully processed",
     ),
     "torch-elastic": Component(
         title="torch elastic, torchrun",
         source="github:jizhuoran/EasyFHE",
         refs=["8cd54cb43"],
         files=r"^torch/distributed/(elastic/.*|run|launch|launcher/.*|rendezvous|distributed_c10d)\.py$",
-        calls=[Python()],
+        calls=[
+            Python(
+                made={
+                    "_error": ("ValueError", "Error initializing torch.distributed using tcp:// rendezvous: {}"),
+                    "_env_error": (
+                        "ValueError",
+                        "Error initializing torch.distributed using env:// rendezvous: environment variable {} expected, but not set",
+                    ),
+                }
+            )
+        ],
         frames={
             "raise": RAISED.replace("{library}", "/opt/venv/lib/python3.11/site-packages/{path}"),
             "assert": RAISED.replace("{library}", "/opt/venv/lib/python3.11/site-packages/{path}"),
@@ -189,16 +221,45 @@ COMPONENTS = {
             Call(r"EP_DEVICE_ASSERT", "device", first=9, condition=True),
             Call(r"EP_HOST_UNREACHABLE", "host"),
             Call(r"printf", "print", printf=True),
-            Call(r"throw EPException", "throw", first=0),
             Python(),
         ],
         frames={
             "host": "[rank3]: RuntimeError: Assertion exception (/workspace/DeepEP/{path}:81): {text}",
             "device": "Assertion failed: /workspace/DeepEP/{path}:81, condition: {text}",
             "print": "{text}",
-            "throw": "[rank3]: RuntimeError: {text}",
             "raise": RAISED.replace("{library}", "/opt/venv/lib/python3.11/site-packages/{path}"),
             "assert": RAISED.replace("{library}", "/opt/venv/lib/python3.11/site-packages/{path}"),
+        },
+    ),
+    "xid": Component(
+        title="Xids of the driver",
+        source="github:NVIDIA/open-gpu-kernel-modules",
+        refs=["595.45.04"],
+        files=r"^src/common/sdk/nvidia/inc/nverror\.h$",
+        calls=[
+            Strings(
+                r"(?m)^#define\s+(?P<name>(?!\w*(?:UNUSED|RESERVED|FAKE|LOGGING_ENABLED|LAST_ERROR|NO_ERROR))\w+)\s+\((?P<text>\d+)\)",
+                "xid",
+                "{text}, pid=4242, name=python3, {name}",
+            )
+        ],
+        frames={"xid": "[ 9120.771204] NVRM: Xid (PCI:0000:3b:00): {text}"},
+    ),
+    "cuda": Component(
+        title="CUDA runtime, cuBLAS, cuDNN",
+        # The libraries of the packages nvidia-cuda-runtime, nvidia-cublas and nvidia-cudnn-cu13: a folder with lib/.
+        source="pypi:",
+        refs=["nvidia-cuda-runtime-13.2.86", "nvidia-cublas-13.4.1.3", "nvidia-cudnn-cu13-9.26.0.51"],
+        files="",
+        calls=[
+            Library("libcudart.so*", "cudaGetErrorName", "cudaGetErrorString", "cuda"),
+            Library("libcublas.so*", "cublasGetStatusName", "cublasGetStatusName", "cublas", range(1, 30), "unrecognized"),
+            Library("libcudnn.so*", "cudnnGetErrorString", "cudnnGetErrorString", "cudnn", range(1, 6000), "CUDNN_UNKNOWN"),
+        ],
+        frames={
+            "cuda": "[rank3]: RuntimeError: CUDA error: {text}",
+            "cublas": "[rank3]: RuntimeError: CUDA error: {text} when calling `cublasGemmEx( handle, opa, opb, m, n, k, &falpha, a, lda)`",
+            "cudnn": "[rank3]: RuntimeError: cuDNN error: {text}",
         },
     ),
 }
@@ -313,7 +374,7 @@ def function_at(text, place):
 def of_cpp(text, calls):
     text = without_comments(text)
     for call in calls:
-        if isinstance(call, (Python, Strings)):
+        if isinstance(call, (Python, Strings, Library)):
             continue
         for found in re.finditer(r"(?<![\w:.])" + call.name + (r"\s*" if isinstance(call, Stream) else r"\s*\("), text):
             line_start = text.rfind("\n", 0, found.start()) + 1
@@ -384,7 +445,9 @@ def of_python(text, python):
             if isinstance(child, ast.Raise) and isinstance(child.exc, ast.Call):
                 arguments = child.exc.args
                 # An exception of its own with words in its constructor has none here.
-                said = "raise " + named(child.exc.func), py_words(arguments[0], names) if arguments else ""
+                name, text = named(child.exc.func), py_words(arguments[0], names) if arguments else ""
+                kind, around = python.made.get(name, (name, "{}"))
+                said = "raise " + kind, around.replace("{}", text, 1)
             elif isinstance(child, ast.Raise) and isinstance(child.exc, (ast.Name, ast.Attribute)):
                 said = ("raise " + named(child.exc), "") if named(child.exc).endswith(("Error", "Exception")) else None
             elif isinstance(child, ast.Assert) and child.msg is not None:
@@ -422,9 +485,19 @@ def of_file(path, text, calls):
     for call in calls:
         if isinstance(call, Strings):
             for found in re.finditer(call.text, text):
-                name = found.groupdict().get("name") or ""
-                yield text.count("\n", 0, found.start()) + 1, name, call.how, found["text"]
+                yield text.count("\n", 0, found.start()) + 1, found["name"], call.how, call.said.format(**found.groupdict())
     yield from of_cpp(text, calls)
+
+
+def of_library(folder, library):
+    loaded = ctypes.CDLL(str(next(Path(folder).glob(f"lib/{library.file}"))))
+    functions = [getattr(loaded, name) for name in (library.name, library.text)]
+    for function in functions:
+        function.restype = ctypes.c_char_p
+    for number in library.numbers:
+        name, text = ((function(number) or b"").decode() for function in functions)
+        if text and library.none not in text:
+            yield number, name, library.how, text
 
 
 def tidy(text):
@@ -435,14 +508,21 @@ def tidy(text):
 def messages(component, directory, refs):
     """The messages by their text: the newest version wins."""
     found = {}
+    for library in (call for call in component.calls if isinstance(call, Library)):
+        for number, name, how, text in of_library(directory, library):
+            found[how, tidy(text)] = f"{library.file.rstrip('*')}:{number}:{name}"
+        refs = []
     for number, ref in enumerate(refs):
         paths = git(directory, "ls-tree", "-r", "--name-only", ref).splitlines()
         for path in paths:
             if not re.search(component.files, path) or re.search(component.but, path):
                 continue
             for line, function, how, text in of_file(path, git(directory, "show", f"{ref}:{path}"), component.calls):
-                # Words without a letter of their own say nothing.
-                if not re.search(r"[A-Za-z]{3}", re.sub(r"\{\w?\}", "", text)) and not how.startswith("raise"):
+                # Words without a letter of their own say nothing, except where the type of the exception does.
+                own = how.startswith("raise") and not hasattr(builtins, how.split()[1])
+                if not re.search(r"[A-Za-z]{3}", re.sub(r"\{\w?\}", "", text)) and not own:
+                    continue
+                if re.search(component.parts, text.strip()):
                     continue
                 where = f"{path}:{line}" + (f":{function}" if function else "") + (f" {ref}" if number else "")
                 found.setdefault((how, tidy(text)), where)
@@ -473,7 +553,8 @@ def write(name, directory, refs):
     kept = judged(file)
     lines = [f"# component: {component.title}"]
     for ref in refs:
-        commit = git(directory, "rev-parse", f"{ref}^{{commit}}").strip()
+        is_library = component.source.startswith("pypi:")
+        commit = ref if is_library else git(directory, "rev-parse", f"{ref}^{{commit}}").strip()
         lines.append(f"# source: {component.source} {ref if ref != 'HEAD' else commit[:9]} {commit}")
     lines += [f"# frame {how}: {frame}" for how, frame in component.frames.items()]
     for (how, text), where in sorted(messages(component, directory, refs).items(), key=order):

@@ -129,6 +129,7 @@ fn with_values(text: &str) -> String {
             "f" => "1.5",
             "c" => "b",
             "p" => "0x7f3a40001000",
+            "s" | "" if known(&out, behind).is_some() => known(&out, behind).unwrap_or_default(),
             "s" | "" if is_reason(&out) => "unexpected result",
             "s" => "mlx5_2",
             "" => "3",
@@ -141,6 +142,21 @@ fn with_values(text: &str) -> String {
         rest = behind;
     }
     out + rest
+}
+
+/// The value that the words around it ask for.
+fn known(before: &str, behind: &str) -> Option<&'static str> {
+    const VALUES: &[(&str, &str)] = &[
+        ("exitcode: ", "1"),
+        ("pid: ", "4242"),
+        ("pid=", "4242"),
+        ("process ", "4242"),
+        ("Process ", "4242"),
+        ("signal ", "SIGTERM"),
+        ("signal: ", "15"),
+    ];
+    let value = VALUES.iter().find(|(words, _)| before.ends_with(words));
+    value.map(|(_, value)| *value).or(behind.starts_with(" death signal").then_some("15"))
 }
 
 /// Whether the words before a value announce the reason of a failure.
