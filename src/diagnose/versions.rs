@@ -23,6 +23,8 @@ pub(super) const TELLING: &[&str] = &[
 /// Maximum number of components and of versions of each that are kept.
 const MOST: usize = 64;
 const MOST_OF_ONE: usize = 4;
+/// A log tells its versions where it begins; a word that each of its lines has costs no more than this many.
+const MOST_LINES: usize = 2_000;
 
 /// The numbers of a version: those of `2.19.3+cuda12.3` are 2, 19 and 3.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,11 +75,19 @@ impl Range {
 
 /// The versions that a log tells.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Versions(BTreeMap<String, BTreeSet<(Version, String)>>);
+pub(super) struct Versions {
+    /// By component.
+    told: BTreeMap<String, BTreeSet<(Version, String)>>,
+    lines: usize,
+}
 
 impl Versions {
     /// Takes what a line tells.
     pub(super) fn note(&mut self, line: &[u8]) {
+        self.lines += 1;
+        if self.lines > MOST_LINES {
+            return;
+        }
         static PATTERN: Pattern = Pattern::new(concat!(
             r"(?i)(?:^|[^\w.-])`?(?P<name>[a-z][\w-]{1,30})`?",
             r"(?: (?:info: )?version(?: is)?[:= ]\s*|==|(?: api server version | v\d llm engine | llm engine )\(?v?|-nccl )",
@@ -97,8 +107,8 @@ impl Versions {
             };
             let component = name(&component);
             let Some(version) = Version::parse(&text) else { continue };
-            if self.0.len() < MOST || self.0.contains_key(&component) {
-                let known = self.0.entry(component).or_default();
+            if self.told.len() < MOST || self.told.contains_key(&component) {
+                let known = self.told.entry(component).or_default();
                 if known.len() < MOST_OF_ONE {
                     known.insert((version, text.trim_end_matches('.').to_owned()));
                 }
@@ -108,14 +118,14 @@ impl Versions {
 
     /// Also those of another log.
     pub(super) fn add(&mut self, other: &Versions) {
-        for (component, versions) in &other.0 {
-            self.0.entry(component.clone()).or_default().extend(versions.iter().cloned());
+        for (component, versions) in &other.told {
+            self.told.entry(component.clone()).or_default().extend(versions.iter().cloned());
         }
     }
 
     /// The version of a component, if the log tells one only.
     pub(super) fn of(&self, component: &str) -> Option<&str> {
-        let known = self.0.get(&name(component))?;
+        let known = self.told.get(&name(component))?;
         let (_, text) = known.first().filter(|_| known.len() == 1)?;
         Some(text)
     }
@@ -132,7 +142,7 @@ impl Versions {
 
     /// None: the log tells no version of the component, or some within the range and some outside.
     fn holds(&self, range: &Range) -> Option<bool> {
-        let known = self.0.get(&range.component)?;
+        let known = self.told.get(&range.component)?;
         let mut held = known.iter().map(|(version, _)| range.holds(version));
         let first = held.next()?;
         held.all(|other| other == first).then_some(first)
@@ -177,7 +187,7 @@ mod tests {
         let mut told = Versions::default();
         told.note(b"Mismatched NCCL version detected : rank 0 version 21803 rank 1 version 22005");
         told.note(b"========== conversion 3.4 ==========");
-        assert_eq!(told, Versions::default());
+        assert_eq!(told.told, BTreeMap::new());
     }
 
     #[test]
