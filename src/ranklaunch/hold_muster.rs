@@ -250,7 +250,7 @@ async fn lead(
             continue;
         }
         let planned = planned.and_then(|planned| {
-            required(&context.settings, planned.1, gathered.see_checkpoints(&planned.0))?;
+            required(&context.settings, planned.1, || gathered.see_checkpoints(&planned.0))?;
             Ok(planned)
         });
         let (plan, resume) = match planned {
@@ -383,7 +383,7 @@ async fn follow(
         let planned = plan_as_agreed(&context.settings, facts, &agreement, config.node);
         // The setting may be that of this node only.
         let planned = planned.and_then(|plan| {
-            required(&context.settings, agreement.resume, false)?;
+            required(&context.settings, agreement.resume, || false)?;
             Ok(plan)
         });
         let mut plan = match planned {

@@ -35,10 +35,12 @@ pub(super) fn free_port(master: &str) -> Result<u16, Refusal> {
 pub(super) fn required(
     settings: &Settings,
     resume: Option<u64>,
-    are_seen: bool,
+    are_seen: impl FnOnce() -> bool,
 ) -> Result<(), Refusal> {
-    let refused = plan::refused_without(settings, are_seen).filter(|_| resume.is_none());
-    refused.map_or(Ok(()), Err)
+    match resume {
+        Some(_) => Ok(()),
+        None => plan::refused_without(settings, are_seen()).map_or(Ok(()), Err),
+    }
 }
 
 /// The agreed checkpoint as this node sees it.

@@ -51,15 +51,17 @@ pub(crate) fn differ(summaries: &[NodeSummary]) -> bool {
 
 /// Whether there is a whole checkpoint: on one node, on the disks of all nodes together, or on those and the `lost` ones,
 /// with the files of these ranks.
-pub(crate) fn are_seen(summaries: &[NodeSummary], lost: &[(u32, u32)]) -> bool {
-    let lost = Share { of: 0, here: lost.to_vec(), missing: Vec::new() };
-    let is_whole = |of: u64| {
-        let shares = summaries.iter().filter_map(|one| share(one, of));
-        are_whole(&shares.chain([lost.clone()]).collect::<Vec<Share>>())
-    };
+pub(crate) fn are_seen<'s>(
+    summaries: impl Iterator<Item = &'s NodeSummary> + Clone,
+    lost: &[(u32, u32)],
+) -> bool {
     let sees_whole = |one: &NodeSummary| one.checkpoints.iter().any(|whole| !whole.is_empty());
-    let seen: BTreeSet<u64> = summaries.iter().flat_map(digests).collect();
-    summaries.iter().any(sees_whole) || seen.into_iter().any(is_whole)
+    let is_whole = |of: u64| {
+        let shares: Vec<Share> = summaries.clone().filter_map(|one| share(one, of)).collect();
+        are_whole(&shares, lost)
+    };
+    summaries.clone().any(sees_whole)
+        || summaries.clone().flat_map(digests).collect::<BTreeSet<u64>>().into_iter().any(is_whole)
 }
 
 /// The ranks of those seats whose nodes were not there in the last attempt, while others were.
@@ -72,9 +74,9 @@ pub(crate) fn of_lost_disks(summaries: &[NodeSummary], ranks_of: RanksOf<'_>) ->
     new.filter_map(|(place, _)| ranks_of(place)).collect()
 }
 
-/// Whether what some nodes lack is on the disks of others.
-fn are_whole(shares: &[Share]) -> bool {
-    let all = merged(shares.iter().flat_map(|share| &share.here).copied());
+/// Whether what some nodes lack is on the disks of others, or on the `lost` ones.
+fn are_whole(shares: &[Share], lost: &[(u32, u32)]) -> bool {
+    let all = merged(shares.iter().flat_map(|share| &share.here).chain(lost).copied());
     shares.iter().flat_map(|share| &share.missing).all(|range| covers(&all, *range))
 }
 
@@ -117,7 +119,7 @@ fn is_usable(of: u64, summaries: &[NodeSummary], ranks_of: RanksOf<'_>) -> bool 
     }
     let has_own =
         |(place, share): (u32, &Share)| ranks_of(place).is_some_and(|own| covers(&share.here, own));
-    are_whole(&shares) && (0..).zip(&shares).all(has_own)
+    are_whole(&shares, &[]) && (0..).zip(&shares).all(has_own)
 }
 
 /// Ranges in ascending order, those that touch or overlap as one.
@@ -232,7 +234,7 @@ mod tests {
             ("half of a larger job", &[&[(9, &[0], &[1, 2])], &[(9, &[1], &[0, 2])]], false),
         ];
         for (what, seen, expected) in table {
-            assert_eq!(are_seen(&nodes(seen), &[]), expected, "{what}");
+            assert_eq!(are_seen(nodes(seen).iter(), &[]), expected, "{what}");
         }
     }
 
@@ -240,7 +242,7 @@ mod tests {
     #[test]
     fn checkpoint_whose_rest_was_lost_with_a_node_is_seen() {
         let mut nodes = nodes(&[&[(9, &[0, 1], &[2, 3])], &[]]);
-        let seen = |nodes: &[NodeSummary]| are_seen(nodes, &of_lost_disks(nodes, &two));
+        let seen = |nodes: &[NodeSummary]| are_seen(nodes.iter(), &of_lost_disks(nodes, &two));
         assert!(!seen(&nodes));
         nodes[0].held = Some(0);
         assert!(seen(&nodes));

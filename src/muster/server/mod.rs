@@ -206,8 +206,7 @@ impl Gathered {
     /// `plan`: that of all nodes.
     pub fn see_checkpoints(&self, plan: &Plan) -> bool {
         let lost = checkpoints::of_lost_disks(&self.summaries, &|place| plan.ranks_of(place));
-        let all: Vec<NodeSummary> = self.summaries.iter().chain(&self.parked).cloned().collect();
-        checkpoints::are_seen(&all, &lost)
+        checkpoints::are_seen(self.summaries.iter().chain(&self.parked), &lost)
     }
 
     /// Has all nodes read the folder of checkpoints again, and join again.
