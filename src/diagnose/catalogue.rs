@@ -9,7 +9,6 @@ use std::{fmt, io};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use regex::bytes::Regex;
-use serde::Deserialize;
 
 use super::lines::kept;
 use super::rows::{Flaw, Row, RowIndex, USER_EXCEPTION};
@@ -34,12 +33,6 @@ impl fmt::Debug for Catalogue {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    row: Vec<Row>,
-}
-
 /// The rows of the folder `catalogue` as build.rs has deflated them.
 static DEFLATED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/catalogue.json.zz"));
 
@@ -58,13 +51,8 @@ pub fn catalogue() -> &'static Catalogue {
 }
 
 impl Catalogue {
-    /// Reads rows. The patterns of a row are compiled when a fragment of the row is first seen.
-    pub fn parse(text: &str) -> Result<Catalogue, Flaw> {
-        let File { row: rows } = toml::from_str(text)?;
-        Catalogue::of(rows, 0)
-    }
-
-    /// Builds a catalogue. Earlier rows win over later ones. `own`: number of first rows that come from a profile.
+    /// Builds a catalogue. The patterns of a row are compiled when a fragment of the row is first seen. Earlier rows win
+    /// over later ones. `own`: number of first rows that come from a profile.
     pub(super) fn of(rows: Vec<Row>, own: usize) -> Result<Catalogue, Flaw> {
         let mut ids = BTreeSet::new();
         for row in &rows {

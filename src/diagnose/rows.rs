@@ -142,9 +142,7 @@ pub struct RowIndex(pub(super) usize);
 
 /// The reason why a catalogue cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Flaw {
-    #[error("{0}")]
-    Toml(#[from] toml::de::Error),
+pub(crate) enum Flaw {
     #[error("row {id}: {what}")]
     Row { id: String, what: String },
     #[error("{0}")]
@@ -162,6 +160,11 @@ pub fn filled(text: &Text, captures: &[(String, String)]) -> Text {
     Text::new(filled_in(&text.en, captures), filled_in(&text.zh, captures))
 }
 
+/// The words that the group of that name has matched.
+pub(super) fn captured<'c>(captures: &'c [(String, String)], name: &str) -> Option<&'c str> {
+    captures.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+}
+
 fn filled_in(text: &str, captures: &[(String, String)]) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -172,8 +175,7 @@ fn filled_in(text: &str, captures: &[(String, String)]) -> String {
             rest = after;
             continue;
         };
-        let value = captures.iter().find(|(known, _)| known == name);
-        out.push_str(value.map_or("…", |(_, value)| value.as_str()));
+        out.push_str(captured(captures, name).unwrap_or("…"));
         rest = after;
     }
     out.push_str(rest);

@@ -14,7 +14,7 @@ use super::advice::advice;
 use super::candidates::{Candidate, Enough, Known, Recorded, Strength, candidates, is_raised};
 use super::catalogue::Catalogue;
 use super::evidence::{Evidence, Frame, Node};
-use super::rows::{Role, RowIndex, Stream, USER_EXCEPTION, filled};
+use super::rows::{Role, RowIndex, Stream, USER_EXCEPTION, captured, filled};
 use super::run::Ended;
 use super::scan::Scanned;
 use super::versions::Versions;
@@ -357,10 +357,7 @@ fn cause(
 
 /// The matched words, with those of an exception as Python prints it.
 fn with_exception(captures: &[(String, String)]) -> Vec<(String, String)> {
-    let value = |wanted: &str| {
-        captures.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str())
-    };
-    let exception = match (value("type"), value("message")) {
+    let exception = match (captured(captures, "type"), captured(captures, "message")) {
         (Some(kind), None | Some("")) => Some(kind.to_owned()),
         (Some(kind), Some(message)) => Some(format!("{kind}: {message}")),
         (None, _) => None,
@@ -380,8 +377,8 @@ struct Told {
 
 /// Whether the type of an exception says that a peer or the network did not answer.
 fn passes(evidence: &Evidence) -> bool {
-    let kind = evidence.captures.iter().find(|(name, _)| name == "type");
-    kind.is_some_and(|(_, kind)| ["Timeout", "Connect"].iter().any(|word| kind.contains(word)))
+    let kind = captured(&evidence.captures, "type");
+    kind.is_some_and(|kind| ["Timeout", "Connect"].iter().any(|word| kind.contains(word)))
 }
 
 impl Told {
@@ -389,8 +386,7 @@ impl Told {
         if id != USER_EXCEPTION {
             return Told::default();
         }
-        let message = evidence.captures.iter().find(|(name, _)| name == "message");
-        let advice = message.and_then(|(_, message)| advice(message));
+        let advice = captured(&evidence.captures, "message").and_then(advice);
         let package = evidence.package.as_ref().filter(|_| frame.is_none()).map(|package| {
             let name = package.to_string();
             versions.of(&name).map_or(name.clone(), |version| format!("{name} {version}"))
